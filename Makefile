@@ -1,0 +1,40 @@
+# Every target sets up what it needs in .venv; nothing else has to be run first.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+NAME   ?=
+ARGS   ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test check format bench clean
+
+help:            ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "redrive needs Python 3.11 or newer; set PYTHON=python3.x")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+setup: $(READY)  ## make .venv with everything a contributor needs
+
+test: $(READY)   ## run all tests (ARGS='-k name' to choose)
+	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+
+check: $(READY)  ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY) ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)  ## run benchmarks (NAME=store-sqlite ARGS=--quick; no NAME lists them)
+	$(BIN)/python -m benchmarks $(NAME) $(ARGS)
+
+clean:           ## remove .venv and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist

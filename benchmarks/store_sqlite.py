@@ -1,0 +1,205 @@
+"""The SQLite store against SQLite itself, and a large store against a small one.
+
+The peer of the adds is the least that could keep the same bytes: `executemany` of the same values into one table
+without indexes, one commit per 1,000 rows, with the same durability. Ours does it for letters that are awaited one by
+one, with every index and the promise of idempotence.
+"""
+
+import asyncio
+import gc
+import random
+import resource
+import sqlite3
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from statistics import median
+
+import msgspec
+
+from benchmarks.case import Case
+from redrive.letters import DeadLetter, Failure, Headers, Kind, Message, Origin, letter_id
+from redrive.stores.changes import Retry, Settlement
+from redrive.stores.query import parse
+from redrive.stores.sqlite import SqliteStore
+from redrive.stores.sqlite.rows import new_row
+
+TASKS = 1000
+SMALL = 10_000
+MEMORY_MB = 200
+ERRORS = [("TimeoutError", Kind.TIMEOUT), ("ValueError", Kind.MALFORMED), ("ConnectionError", Kind.NETWORK)]
+
+
+def run(*, quick: bool) -> Iterator[Case]:
+    """All cases."""
+    with tempfile.TemporaryDirectory(prefix="redrive-bench-") as folder:
+        place = Path(folder)
+        yield adds(place, 10_000 if quick else 20_000, rounds=3 if quick else 5)
+        yield from asyncio.run(sizes(place, 150_000 if quick else 1_000_000, turns=60 if quick else 200))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    yield Case("peak memory of all the above", peak, MEMORY_MB, "limit", 1.0, "MB", less_is_better=True)
+
+
+def letter(number: int, chance: random.Random) -> DeadLetter:
+    """A letter with a body of 1 KB, half of which compresses away, as JSON does."""
+    error, kind = ERRORS[number % 3]
+    at = datetime.now(UTC) - timedelta(minutes=5)
+    body = f'{{"order": {number}, "note": "{chance.randbytes(300).hex()}"'.encode().ljust(1023) + b"}"
+    return DeadLetter.bury(
+        Message(
+            body=body,
+            headers=Headers({"x-tenant": "north", "x-hops": number % 7}),
+            content_type="application/json",
+            message_id=f"message-{number}",
+            correlation_id=f"{chance.getrandbits(64):016x}",
+        ),
+        Origin(transport="rabbitmq", source=f"orders.{number % 20}", exchange="shop", routing_key="orders"),
+        Failure(
+            error_type=error, text=f"step {chr(97 + number % 11)} failed for order {number}", at=at, kind=kind
+        ),
+        key=f"bench/{number}",
+        reason="NonRetryableError",
+        retry_count=3,
+        priority=number % 4,
+    )
+
+
+# --- (a) adds --------------------------------------------------------------------------------------------
+
+
+def adds(place: Path, count: int, rounds: int) -> Case:
+    """Durable adds, awaited one by one by many tasks. The best of several rounds, ours and the peer's in turns."""
+    chance = random.Random(1)
+    letters = [letter(number, chance) for number in range(count)]
+    ours = [0.0]
+    peer = [0.0]
+    for turn in range(rounds):
+        ours.append(asyncio.run(add_one_by_one(place / f"ours{turn}.db", letters)))
+        peer.append(add_plainly(place / f"peer{turn}.db", letters))
+    return Case(
+        f"durable adds of 1 KB, {TASKS} tasks", max(ours), max(peer), "executemany, same bytes, 1,000 a commit", 0.5,
+        "letters/s",
+    )  # fmt: skip
+
+
+async def add_one_by_one(path: Path, letters: list[DeadLetter]) -> float:
+    store = await SqliteStore.open(path)
+    left = iter(letters)
+
+    async def task() -> None:
+        for one in left:
+            await store.add([one])
+
+    gc.collect()
+    start = time.perf_counter()
+    await asyncio.gather(*(task() for _ in range(TASKS)))
+    took = time.perf_counter() - start
+    assert await store.count() == len(letters)
+    await store.close()
+    return len(letters) / took
+
+
+def add_plainly(path: Path, letters: list[DeadLetter]) -> float:
+    rows = [(*row.columns, row.failure, one.message.body) for one in letters for row in [new_row(one)]]
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute(f"CREATE TABLE letters ({', '.join(f'c{n}' for n in range(len(rows[0])))})")
+    insert = f"INSERT INTO letters VALUES ({', '.join('?' * len(rows[0]))})"
+    gc.collect()
+    start = time.perf_counter()
+    for first in range(0, len(rows), 1000):
+        db.execute("BEGIN IMMEDIATE")
+        db.executemany(insert, rows[first : first + 1000])
+        db.execute("COMMIT")
+    took = time.perf_counter() - start
+    db.close()
+    return len(rows) / took
+
+
+# --- (b), (c) the same work at two sizes -----------------------------------------------------------------
+
+
+async def sizes(place: Path, large: int, turns: int) -> list[Case]:
+    small_store = await filled(place / "small.db", SMALL)
+    large_store = await filled(place / "large.db", large)
+    now = datetime.now(UTC)
+    cases = [
+        await compare("claim and settle ten", small_store, large_store, large, turns, claim_and_settle),
+    ]
+    for text in (
+        "state:pending source:orders.7",
+        "error:ValueError since:1d",
+        "source:orders.3 error:TimeoutError priority>=1",
+        f"group:{(await small_store.page(limit=1)).heads[0].group}",
+        '"step c failed"',
+    ):
+        query = parse(text, now=now)
+
+        async def page(store: SqliteStore, query: object = query) -> None:
+            found = await store.page(query, limit=50)  # type: ignore[arg-type]
+            assert len(found.heads) == 50
+
+        label = "group:…" if text.startswith("group") else text
+        cases.append(await compare(f"page of 50, {label}", small_store, large_store, large, turns, page))
+    await small_store.close()
+    await large_store.close()
+    return cases
+
+
+async def filled(path: Path, count: int) -> SqliteStore:
+    store = await SqliteStore.open(path)
+    chance = random.Random(2)
+    patterns = [letter(number, chance) for number in range(660)]  # every mix of source, error and priority
+
+    async def batches() -> AsyncIterator[list[DeadLetter]]:
+        for first in range(0, count, 1000):
+            batch = []
+            for number in range(first, min(first + 1000, count)):
+                pattern = patterns[number % len(patterns)]
+                key = f"fill/{number}"
+                trace = f"{chance.getrandbits(64):016x}"
+                made = letter_id(key, pattern.last_failed_at + timedelta(milliseconds=number))
+                batch.append(msgspec.structs.replace(pattern, id=made, key=key, correlation_id=trace))
+            yield batch
+
+    async for batch in batches():
+        await store.add(batch)
+    return store
+
+
+async def claim_and_settle(store: SqliteStore) -> None:
+    heads = await store.claim("bench", limit=10)
+    later = datetime.now(UTC) + timedelta(days=1)
+    assert len(heads) == 10
+    assert all(await store.settle([Settlement(head.hold, Retry(at=later)) for head in heads]))
+
+
+async def compare(
+    name: str,
+    small: SqliteStore,
+    large: SqliteStore,
+    size: int,
+    turns: int,
+    work: Callable[[SqliteStore], Awaitable[None]],
+) -> Case:
+    """The median time of the same work on both, in turns; the rate at the large size against the small one."""
+    times: dict[int, list[float]] = {0: [], 1: []}
+    for turn in range(turns + 10):
+        for which, store in enumerate((small, large)):
+            start = time.perf_counter()
+            await work(store)
+            if turn >= 10:  # the first ones warm the caches
+                times[which].append(time.perf_counter() - start)
+    at_small, at_large = median(times[0]) * 1000, median(times[1]) * 1000
+    return Case(
+        f"{name}, {size:,} letters",
+        at_large,
+        at_small,
+        f"the same at {SMALL:,}",
+        0.667,
+        "ms",
+        less_is_better=True,
+    )

@@ -1,0 +1,66 @@
+"""Redrive: the dead-letter system for Python services.
+
+These are the public names. Each is imported from its room when it is first asked for, so that a program pays for
+what it uses, and `redrive --version` for nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from redrive._version import __version__
+
+if TYPE_CHECKING:
+    from redrive.clock import Clock, SystemClock
+    from redrive.errors import RedriveError
+    from redrive.letters import (
+        Attempt,
+        DeadLetter,
+        Failure,
+        Headers,
+        Hold,
+        Kind,
+        LetterHead,
+        Message,
+        Note,
+        Origin,
+        State,
+        Typed,
+    )
+    from redrive.letters.redact import Redactor
+    from redrive.rules import Classification, Classifier, Exponential, Fixed, Listed, Rule, decide
+    from redrive.settings import Settings
+    from redrive.stores import open_store
+    from redrive.stores.base import Store
+    from redrive.stores.query import Query, parse
+
+_ROOMS = {
+    "redrive.clock": ("Clock", "SystemClock"),
+    "redrive.errors": ("RedriveError",),
+    "redrive.letters": (
+        "Attempt", "DeadLetter", "Failure", "Headers", "Hold", "Kind", "LetterHead", "Message", "Note", "Origin",
+        "State", "Typed",
+    ),
+    "redrive.letters.redact": ("Redactor",),
+    "redrive.rules": ("Classification", "Classifier", "Exponential", "Fixed", "Listed", "Rule", "decide"),
+    "redrive.settings": ("Settings",),
+    "redrive.stores": ("open_store",),
+    "redrive.stores.base": ("Store",),
+    "redrive.stores.query": ("Query", "parse"),
+}  # fmt: skip
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+
+__all__ = [
+    "Attempt", "Classification", "Classifier", "Clock", "DeadLetter", "Exponential", "Failure", "Fixed", "Headers",
+    "Hold", "Kind", "LetterHead", "Listed", "Message", "Note", "Origin", "Query", "Redactor", "RedriveError",
+    "Rule", "Settings", "State", "Store", "SystemClock", "Typed", "__version__", "decide", "open_store", "parse",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOM_OF:
+        return getattr(import_module(_ROOM_OF[name]), name)
+    raise AttributeError(f"module 'redrive' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

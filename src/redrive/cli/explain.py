@@ -1,0 +1,51 @@
+"""`redrive explain`: what is this error taken for, and which rule says so?"""
+
+import os
+from pathlib import Path
+
+import click
+import msgspec
+
+from redrive.clock import SystemClock
+from redrive.rules import Exhausted, choose, format_duration
+from redrive.settings import load
+
+
+@click.command("explain")
+@click.argument("text")
+@click.option("--type", "error_type", default="", help="The error's type, such as TimeoutError.")
+@click.option("--status", type=click.IntRange(100, 599), help="The HTTP status that came with it.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@click.pass_obj
+def command(path: Path | None, text: str, error_type: str, status: int | None, as_json: bool) -> None:  # noqa: FBT001
+    r"""Tell what an error is taken for, why, and what would be done about it.
+
+    \b
+    Examples:
+      redrive explain "External API timeout after 5000ms"
+      redrive explain --type ValueError "duplicate invoice 4711"
+      redrive explain --status 503 "upstream said no" --json
+    """
+    settings = load(path, os.environ)
+    now = SystemClock().now()
+    classifier = settings.classifier()
+    found = classifier.classify_text(error_type, text, status, now)
+    plan = choose(found.kind, 0, now, found.retry_after, settings.strategy_options())
+    due = None if isinstance(plan, Exhausted) or plan.due is None else plan.due - now
+    answer = {
+        "kind": str(found.kind),
+        "retryable": found.retryable,
+        "rule": found.rule,
+        "strategy": None if isinstance(plan, Exhausted) else str(plan.strategy),
+        "redrive_in": None if due is None else format_duration(due),
+        "shown_as": settings.redactor().clean_error(error_type or "Error", text),
+    }
+    if as_json:
+        click.echo(msgspec.json.encode(answer))
+        return
+    click.echo(f"kind       {answer['kind']}")
+    consumer = "gives it back for retry" if found.retryable else "dead-letters it at once"
+    click.echo(f"consumer   {consumer} (rule: {found.rule})")
+    when = "when a person says so" if due is None else f"after {answer['redrive_in']}"
+    click.echo(f"recovery   {answer['strategy']}, {when}")
+    click.echo(f"shown as   {answer['shown_as']}")

@@ -1,0 +1,84 @@
+"""Which command is meant, and how do errors reach people and programs?"""
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+
+from redrive._version import __version__
+from redrive.errors import RedriveError, did_you_mean
+
+# Command → the module that holds it, imported when the command is called, and its line in --help.
+_COMMANDS: Final = {
+    "config": ("redrive.cli.config", "Check and show the settings."),
+    "explain": ("redrive.cli.explain", "Tell what an error is taken for, and why."),
+    "store": ("redrive.cli.store", "Look after the dead-letter store."),
+}
+
+
+class _Lazy(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's interface
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(_COMMANDS[cmd_name][0]).command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _COMMANDS:
+            raise click.UsageError(f"no command '{args[0]}'{did_you_mean(args[0], _COMMANDS)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in sorted(_COMMANDS.items())])
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="redrive", message="%(prog)s %(version)s")
+@click.option(
+    "--config",
+    "path",
+    type=click.Path(path_type=Path),
+    help="The settings file; without it redrive.toml here.",
+)
+@click.pass_context
+def cli(ctx: click.Context, path: Path | None) -> None:
+    """The dead-letter system: keep, explain and send back what could not be processed.
+
+    Exit codes: 0 done, 1 failed, 2 wrong settings, filter or usage, 3 the store cannot do it.
+    """
+    ctx.obj = path
+
+
+def run(args: Sequence[str]) -> int:
+    """Run a command line and give its exit code."""
+    try:
+        cli.main(list(args), prog_name="redrive", standalone_mode=False)
+    except RedriveError as error:
+        return _fail(str(error), error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return 2
+    except click.ClickException as error:
+        return _fail(error.format_message(), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        return _fail("interrupted", 130)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except BrokenPipeError:
+        return 141
+    return 0
+
+
+def _fail(message: str, code: int) -> int:
+    click.echo(f"redrive: {' '.join(message.split())}", err=True)
+    return code

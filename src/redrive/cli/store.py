@@ -1,0 +1,53 @@
+"""`redrive store`: is the store whole, and what is in it?"""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from redrive.errors import StoreDamagedError
+from redrive.letters import State
+from redrive.settings import load
+from redrive.stores import open_store
+
+
+@click.group("store")
+def command() -> None:
+    r"""Look after the dead-letter store.
+
+    \b
+    Examples:
+      redrive store check
+      REDRIVE_STORE_URL=sqlite:/var/lib/redrive/redrive.db redrive store check --json
+    """
+
+
+@command.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@click.pass_obj
+def check(path: Path | None, as_json: bool) -> None:  # noqa: FBT001  click passes flags by name
+    """Open the store, look at all of it for damage, and count what is there."""
+    answer = asyncio.run(_check(path))
+    if as_json:
+        click.echo(msgspec.json.encode(answer))
+        return
+    click.echo(f"{answer['url']} is whole: {answer['letters']} letters")
+    for state, count in answer["states"].items():
+        click.echo(f"  {state:<15} {count:>10}")
+
+
+async def _check(path: Path | None) -> dict[str, Any]:
+    settings = load(path, os.environ)
+    store = await open_store(settings.store)
+    try:
+        problem = await store.damage()
+        if problem is not None:
+            raise StoreDamagedError(f"{settings.store.url} is damaged ({problem}); restore it from a backup")
+        counts = await store.tally("state")
+        states = {str(state): counts.get(state, 0) for state in State}
+        return {"url": settings.store.url, "letters": sum(states.values()), "states": states}
+    finally:
+        await store.close()

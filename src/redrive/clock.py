@@ -1,0 +1,45 @@
+"""What time is it, and how does one wait for it?
+
+Every part that needs time is given a `Clock`; none looks at the system's by itself. That is what lets the
+whole system run on a clock that a test turns by hand (`redrive.testing.ManualClock`).
+Times are aware datetimes in UTC, durations are `timedelta`.
+"""
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """The time of day, a time that only goes forward, and waiting."""
+
+    def now(self) -> datetime:
+        """The time of day in UTC. It may jump when somebody sets the machine's clock."""
+        ...
+
+    def monotonic(self) -> timedelta:
+        """Time since some fixed moment; never jumps. For measuring, never for storing."""
+        ...
+
+    async def sleep(self, duration: timedelta) -> None:
+        """Wait for `duration`."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    __slots__ = ()
+
+    def now(self) -> datetime:
+        """The time of day in UTC."""
+        return datetime.now(UTC)
+
+    def monotonic(self) -> timedelta:
+        """Time since some fixed moment."""
+        return timedelta(seconds=time.monotonic())
+
+    async def sleep(self, duration: timedelta) -> None:
+        """Wait for `duration`; zero or less gives way once."""
+        await asyncio.sleep(max(0.0, duration.total_seconds()))

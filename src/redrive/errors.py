@@ -1,0 +1,112 @@
+"""Every error that redrive raises on purpose.
+
+One tree, drawn once::
+
+    RedriveError
+    ├── SettingsError               a setting is unknown, missing or out of range
+    ├── QueryError                  a filter cannot be understood
+    ├── FormatError                 bytes or headers are not what their convention says
+    ├── LifecycleError              a step that the state machine does not have
+    ├── ServiceError                an outside thing that tests or adapters need is not there
+    └── StoreError                  the dead-letter store cannot do it
+        ├── StoreDamagedError       the file is not a database, or not a whole one
+        ├── StoreVersionError       the file was written by a newer redrive
+        ├── StoreReadOnlyError      the file or its directory cannot be written
+        ├── StoreFullError          the disk or the size limit is full
+        ├── StoreBusyError          somebody else holds the store for longer than we wait
+        ├── StoreClosedError        the store was closed
+        ├── LetterNotFoundError     no letter has this id
+        ├── LetterInvalidError      the letter cannot be stored as it is
+        └── LeaseLostError          the fence shown is not the letter's fence any more
+
+Errors of libraries are translated into these at the edge where they occur. A message says what is wrong
+and what to do next, in one line; `exit_code` is what the command line exits with.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import ClassVar
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """A hint to end a message with, if a known word is close to the one that was written; else nothing."""
+    close = get_close_matches(str(word)[:60].lower(), list(known), 1, 0.6)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def use_instead(word: object, known: Iterable[str]) -> str:
+    """The same, but where no known word is close, all of them are named."""
+    known = list(known)
+    return did_you_mean(word, known) or f"; use one of {', '.join(known)}"
+
+
+class RedriveError(Exception):
+    """The root: catching it catches everything that redrive raises on purpose."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class SettingsError(RedriveError):
+    """A setting is unknown, missing or out of range."""
+
+    exit_code = 2
+
+
+class QueryError(RedriveError):
+    """A filter cannot be understood."""
+
+    exit_code = 2
+
+
+class FormatError(RedriveError):
+    """Bytes or headers are not what their convention says."""
+
+
+class LifecycleError(RedriveError):
+    """A step that the state machine does not have. Nothing was changed."""
+
+
+class ServiceError(RedriveError):
+    """An outside thing that is needed is not there."""
+
+
+class StoreError(RedriveError):
+    """The dead-letter store cannot do it. Whatever was asked has not happened."""
+
+    exit_code = 3
+
+
+class StoreDamagedError(StoreError):
+    """The file is not a database, or not a whole one."""
+
+
+class StoreVersionError(StoreError):
+    """The store was written by a newer redrive."""
+
+
+class StoreReadOnlyError(StoreError):
+    """The store cannot be written."""
+
+
+class StoreFullError(StoreError):
+    """The disk or the size limit is full."""
+
+
+class StoreBusyError(StoreError):
+    """Somebody else holds the store for longer than we wait."""
+
+
+class StoreClosedError(StoreError):
+    """The store was closed."""
+
+
+class LetterNotFoundError(StoreError):
+    """No letter has this id."""
+
+
+class LetterInvalidError(StoreError):
+    """The letter cannot be stored as it is."""
+
+
+class LeaseLostError(StoreError):
+    """The fence shown is not the letter's fence any more: another worker has, or had, the letter since."""

@@ -1,0 +1,40 @@
+"""What a dead letter is: the message, the failure, the letter and its lifecycle.
+
+The lowest room: values and pure functions. It knows no broker, no store and no clock.
+"""
+
+from redrive.letters.failure import Failure, Kind, fingerprint, stack_of
+from redrive.letters.headers import Headers, HeaderValue, Typed
+from redrive.letters.letter import (
+    Attempt,
+    DeadLetter,
+    Hold,
+    LetterHead,
+    Note,
+    SystemState,
+    letter_id,
+)
+from redrive.letters.lifecycle import State, Step
+from redrive.letters.message import Message, Origin, correlation_id_of
+
+__all__ = [
+    "Attempt",
+    "DeadLetter",
+    "Failure",
+    "HeaderValue",
+    "Headers",
+    "Hold",
+    "Kind",
+    "LetterHead",
+    "Message",
+    "Note",
+    "Origin",
+    "State",
+    "Step",
+    "SystemState",
+    "Typed",
+    "correlation_id_of",
+    "fingerprint",
+    "letter_id",
+    "stack_of",
+]

@@ -1,0 +1,260 @@
+"""How are the headers of any broker held without losing a bit?
+
+A Kafka record may carry the same header name twice, in an order that matters. An AMQP table knows eleven
+kinds of number and nests. So headers are an ordered list of pairs, and a value is either a plain Python
+value, where the wire has exactly one type for it, or `Typed`, which remembers the wire's name for it.
+
+The one rule: what went in comes out, order, duplicates and types included. `unpack(pack(h)) == h`.
+This file does not know what any header means.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, Final, Self, TypeAlias, Union, overload
+from uuid import UUID
+
+import msgspec
+
+from redrive.errors import FormatError
+
+HeaderValue: TypeAlias = Union[
+    bool,
+    int,
+    float,
+    str,
+    bytes,
+    Decimal,
+    datetime,
+    UUID,
+    "Typed",
+    "Headers",
+    tuple["HeaderValue", ...],
+    None,
+]
+
+
+class Typed(msgspec.Struct, frozen=True, order=False):
+    """A value with the wire's own name for its type, where Python has no type of its own for it.
+
+    `Typed("int16", 5)`, `Typed("float32", 0.5)`, `Typed("symbol", "abc")`. The names are the transport's;
+    one that does not know a name refuses to send the header rather than send another type.
+    """
+
+    kind: str
+    value: HeaderValue
+
+    def __eq__(self, other: object) -> bool:
+        """Equal when kind, Python type and value are: 1 is not True, and a NaN equals itself."""
+        return isinstance(other, Typed) and self.kind == other.kind and _same(self.value, other.value)
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.value))
+
+
+class Headers(Sequence[tuple[str, HeaderValue]]):
+    """An immutable, ordered list of (name, value). Names may repeat; the last one counts."""
+
+    __slots__ = ("_pairs",)
+
+    def __init__(self, pairs: Mapping[str, HeaderValue] | Iterable[tuple[str, HeaderValue]] = ()) -> None:
+        items = pairs.items() if isinstance(pairs, Mapping) else pairs
+        self._pairs: tuple[tuple[str, HeaderValue], ...] = tuple(
+            (name, _checked(value)) for name, value in items
+        )
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[str, HeaderValue]: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Headers": ...
+    def __getitem__(self, index: int | slice) -> "tuple[str, HeaderValue] | Headers":
+        return Headers(self._pairs[index]) if isinstance(index, slice) else self._pairs[index]
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __iter__(self) -> Iterator[tuple[str, HeaderValue]]:
+        return iter(self._pairs)
+
+    def __eq__(self, other: object) -> bool:
+        """Equal when every name, type and value is, in the same order."""
+        return isinstance(other, Headers) and _same(self._pairs, other._pairs)
+
+    def __hash__(self) -> int:
+        return hash(self._pairs)
+
+    def __repr__(self) -> str:
+        return f"Headers({list(self._pairs)!r})"
+
+    def get(self, name: str, default: HeaderValue = None) -> HeaderValue:
+        """The value of the last header of this name."""
+        return next((value for key, value in reversed(self._pairs) if key == name), default)
+
+    def get_all(self, name: str) -> tuple[HeaderValue, ...]:
+        """The values of all headers of this name, in order."""
+        return tuple(value for key, value in self._pairs if key == name)
+
+    def text(self, name: str) -> str | None:
+        """The value as text if it is text or UTF-8 bytes, else None."""
+        value = self.get(name)
+        if isinstance(value, Typed):
+            value = value.value
+        if isinstance(value, bytes):
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                return None
+        return value if isinstance(value, str) else None
+
+    def names(self) -> frozenset[str]:
+        """The names that occur."""
+        return frozenset(name for name, _ in self._pairs)
+
+    def with_(self, changes: Mapping[str, HeaderValue]) -> Self:
+        """A copy in which each of these names occurs once: replaced in place, or added last."""
+        left = dict(changes)
+        pairs: list[tuple[str, HeaderValue]] = []
+        for name, value in self._pairs:
+            if name not in changes:
+                pairs.append((name, value))
+            elif name in left:
+                pairs.append((name, left.pop(name)))
+        return type(self)([*pairs, *left.items()])
+
+    def without(self, *names: str) -> Self:
+        """A copy in which none of these names occurs."""
+        return type(self)(pair for pair in self._pairs if pair[0] not in names)
+
+
+EMPTY: Final = Headers()
+
+_PLAIN: Final = frozenset({type(None), bool, int, float, str, bytes, Decimal, datetime, UUID, Typed, Headers})
+
+
+def _checked(value: Any) -> HeaderValue:
+    """The value if it can be kept exactly; lists become tuples and mappings become `Headers`."""
+    if type(value) in _PLAIN:
+        if isinstance(value, datetime) and value.tzinfo is None:
+            raise FormatError(f"header time {value} has no time zone; give it one, for example UTC")
+        return value  # type: ignore[no-any-return]  # its exact type was just looked up
+    if isinstance(value, list | tuple):
+        return tuple(_checked(item) for item in value)
+    if isinstance(value, Mapping):
+        return Headers(value)
+    raise FormatError(f"a header cannot hold a {type(value).__name__}; use text, bytes, a number or a time")
+
+
+def _same(left: object, right: object) -> bool:
+    """Equality that tells 1 from True and from 1.0, and holds a NaN equal to itself."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, tuple) and isinstance(right, tuple):
+        return len(left) == len(right) and all(map(_same, left, right))
+    if isinstance(left, float) and isinstance(right, float):
+        return left == right if not math.isnan(left) else math.isnan(right)
+    return left == right
+
+
+# --- bytes ---------------------------------------------------------------------------------------------
+# MessagePack holds most values by itself. The rest travels as extensions, numbered here for good.
+
+_TABLE, _TYPED, _DECIMAL, _UUID, _BIG_INT, _TIME, _ODD_TEXT = 1, 2, 3, 4, 5, 6, 7
+_INT_RANGE: Final = range(-(2**63), 2**64)
+_encode: Final = msgspec.msgpack.Encoder().encode
+_AS_IT_IS: Final = frozenset({type(None), bool, float, bytes})
+
+
+def pack(headers: Headers) -> bytes:
+    """The headers as bytes."""
+    return _encode(_to_wire(headers)) if headers else b""
+
+
+def unpack(data: bytes) -> Headers:
+    """The headers that `pack` made these bytes of."""
+    if not data:
+        return EMPTY
+    try:
+        value = _decode(data)
+    except (msgspec.MsgspecError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
+        raise FormatError(f"stored headers cannot be read: {error}") from error
+    if not isinstance(value, Headers):
+        raise FormatError("stored headers cannot be read: not a list of headers")
+    return value
+
+
+def _to_wire(value: HeaderValue) -> object:
+    kind = type(value)
+    if kind in _AS_IT_IS:
+        return value
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, int):
+        return value if value in _INT_RANGE else msgspec.msgpack.Ext(_BIG_INT, str(value).encode())
+    if isinstance(value, tuple):
+        return [_to_wire(item) for item in value]
+    if isinstance(value, Headers):
+        flat: list[object] = []
+        for name, item in value:
+            flat += (_text(name), _to_wire(item))
+        return msgspec.msgpack.Ext(_TABLE, _encode(flat))
+    if isinstance(value, Typed):
+        return msgspec.msgpack.Ext(_TYPED, _encode([_text(value.kind), _to_wire(value.value)]))
+    if isinstance(value, Decimal):
+        return msgspec.msgpack.Ext(_DECIMAL, str(value).encode())
+    if isinstance(value, UUID):
+        return msgspec.msgpack.Ext(_UUID, value.bytes)
+    if isinstance(value, datetime):
+        return msgspec.msgpack.Ext(_TIME, value.astimezone(UTC).isoformat().encode())
+    raise FormatError(f"a header cannot hold a {kind.__name__}")
+
+
+def _text(value: str) -> object:
+    """Text that came from bytes that are not UTF-8 holds lone surrogates; it is kept as well."""
+    if value.isascii():
+        return value
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return msgspec.msgpack.Ext(_ODD_TEXT, value.encode("utf-8", "surrogatepass"))
+    return value
+
+
+def _from_wire(value: object) -> HeaderValue:
+    if isinstance(value, list):
+        return tuple(_from_wire(item) for item in value)
+    return value  # type: ignore[return-value]  # the decoder makes nothing but plain values and extensions
+
+
+def _extension(code: int, data: memoryview) -> object:
+    raw = bytes(data)
+    match code:
+        case 1:
+            flat = _decode(raw)
+            if not isinstance(flat, tuple) or len(flat) % 2 or not all(isinstance(n, str) for n in flat[::2]):
+                raise ValueError("a table is not made of names and values")
+            return Headers(zip(flat[::2], flat[1::2], strict=True))  # type: ignore[arg-type]  # checked above
+        case 2:
+            pair = _decode(raw)
+            if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
+                raise ValueError("a typed value is not made of a kind and a value")
+            return Typed(pair[0], pair[1])
+        case 3:
+            return Decimal(raw.decode())
+        case 4:
+            return UUID(bytes=raw)
+        case 5:
+            return int(raw)
+        case 6:
+            return datetime.fromisoformat(raw.decode())
+        case 7:
+            return raw.decode("utf-8", "surrogatepass")
+        case _:
+            raise ValueError(f"unknown kind {code}")
+
+
+_decoder: Final = msgspec.msgpack.Decoder(ext_hook=_extension)
+
+
+def _decode(data: bytes) -> HeaderValue:
+    return _from_wire(_decoder.decode(data))

@@ -1,0 +1,74 @@
+"""What did the producer send?
+
+`Message` is the message as it was, whatever broker carried it: nothing is decoded, nothing is added.
+`Origin` is where it was when it died, with everything needed to send it back there.
+"""
+
+from datetime import datetime
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+
+from redrive.letters.headers import EMPTY, Headers
+
+# Where producers put a correlation id when the broker's own property is empty (A9), in this order.
+CORRELATION_HEADERS: Final = (
+    "correlation_id",
+    "correlation-id",
+    "x-correlation-id",
+    "X-Correlation-ID",
+    "X-Correlation-Id",
+    "correlationId",
+    "CorrelationId",
+    "Correlation-Id",
+    "NServiceBus.CorrelationId",
+    "kafka_correlationId",
+)
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """The message, bit-exact. A `body` or `key` of None is Kafka's null, which is not the empty one."""
+
+    body: bytes | None
+    key: bytes | None = None
+    headers: Headers = EMPTY
+    content_type: str | None = None
+    content_encoding: str | None = None
+    message_id: str | None = None
+    correlation_id: str | None = None
+    sent_at: datetime | None = None
+    # What else the broker kept about it (delivery mode, reply-to, session …), by the broker's names.
+    properties: Headers = EMPTY
+
+    @property
+    def size(self) -> int:
+        """Bytes of body."""
+        return len(self.body or b"")
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Where a message came from. What a broker does not have stays None."""
+
+    transport: str
+    source: str  # the queue or topic it was consumed from
+    exchange: str | None = None
+    routing_key: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    group: str | None = None  # consumer group or subscription (H12)
+    broker: str | None = None  # which cluster, without credentials
+    dead_letter_source: str | None = None  # the DLQ it was collected from
+
+
+def correlation_id_of(message: Message) -> str:
+    """The message's own correlation id, from its property or its headers; a new one where it has none (A9).
+
+    A made-up id has to be kept with the message by whoever asked for it.
+    """
+    if message.correlation_id:
+        return message.correlation_id
+    for name in CORRELATION_HEADERS:
+        if text := message.headers.text(name):
+            return text
+    return str(uuid4())

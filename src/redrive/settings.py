@@ -1,0 +1,325 @@
+"""What did the operator ask for?
+
+One TOML file and the environment, read once, checked whole, turned into frozen values: whoever holds a `Settings`
+holds something that can work. `SECTIONS` is every setting there is: its name, how it is read, its default and what
+it means; the reference in the documentation is made of the same table.
+
+The environment wins over the file: `REDRIVE_STORE_URL` is `url` in `[store]`. What is unknown, of the wrong type
+or out of range is refused with one line that says where it stands and what to write instead.
+"""
+
+import tomllib
+from collections.abc import Callable, Collection, Mapping
+from datetime import timedelta
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from redrive.errors import SettingsError, use_instead
+from redrive.letters import Kind
+from redrive.letters.redact import Redactor
+from redrive.rules import (
+    Backoff,
+    Classifier,
+    Exponential,
+    Rule,
+    Strategy,
+    StrategyOptions,
+    format_duration,
+    parse_backoff,
+    parse_duration,
+    rules_from_config,
+    strategies_from_config,
+)
+
+FILE_NAME: Final = "redrive.toml"
+_PREFIX: Final = "REDRIVE_"
+Read: TypeAlias = Callable[[Any], Any]
+
+
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where dead letters are kept."""
+
+    url: str = "sqlite:redrive.db"
+    busy_timeout: timedelta = timedelta(seconds=10)
+    check_for: timedelta = timedelta(seconds=2)
+    max_bytes: int | None = None
+
+
+class RetrySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Level one: a delivery is tried again within seconds, then given up."""
+
+    max_deliveries: int = 3
+    attempts: int = 3
+    backoff: Backoff = Exponential()
+
+
+class RecoverSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Level two: a dead letter is sent back within minutes to days."""
+
+    lease: timedelta = timedelta(minutes=5)
+    poll: timedelta = timedelta(seconds=30)
+    batch: int = 10
+    max_redrives: int = 5
+    steps: tuple[timedelta, ...] = StrategyOptions().steps
+    off_peak_hours: tuple[int, ...] = (2, 3, 4)
+    time_zone: str = "UTC"
+    recheck: timedelta = timedelta(minutes=1)
+    cpu_below: float = 0.80
+    memory_below: float = 0.85
+
+
+class RedactSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What is hidden in error texts."""
+
+    mode: str = "parts"
+    terms: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    off: tuple[str, ...] = ()
+    extra: Mapping[str, str] = MappingProxyType({})
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that can be set."""
+
+    store: StoreSettings = StoreSettings()
+    retry: RetrySettings = RetrySettings()
+    recover: RecoverSettings = RecoverSettings()
+    redact: RedactSettings = RedactSettings()
+    rules: tuple[Rule, ...] = ()
+    strategies: Mapping[Kind, Strategy] = MappingProxyType({})
+
+    def __post_init__(self) -> None:
+        self.redactor()  # what they cannot be made of is refused here, not at the first dead letter
+        self.strategy_options()
+
+    def classifier(self) -> Classifier:
+        """What tells what an error is."""
+        return Classifier(self.rules)
+
+    def redactor(self) -> Redactor:
+        """What takes secrets out of error texts."""
+        redact = self.redact
+        return Redactor(redact.mode, redact.extra, redact.terms, redact.keep, redact.off)  # type: ignore[arg-type]  # checked there
+
+    def strategy_options(self) -> StrategyOptions:
+        """What chooses when a dead letter is sent back."""
+        names = (
+            "steps",
+            "off_peak_hours",
+            "time_zone",
+            "recheck",
+            "cpu_below",
+            "memory_below",
+            "max_redrives",
+        )
+        return StrategyOptions(table=self.strategies, **{name: getattr(self.recover, name) for name in names})
+
+
+# --- reading one value -----------------------------------------------------------------------------------
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise SettingsError("wants text that is not empty")
+    return value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) and item.strip() for item in value):
+        raise SettingsError("wants a list of texts, none of them empty")
+    return tuple(value)
+
+
+def _table(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
+        raise SettingsError("wants a table of texts")
+    return value
+
+
+def _whole(least: int, most: int) -> Read:
+    def read(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise SettingsError(f"wants a whole number between {least} and {most}")
+        return value
+
+    return read
+
+
+def _hours(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or not value:
+        raise SettingsError("wants a list of hours such as [2, 3, 4]")
+    return tuple(_whole(0, 23)(hour) for hour in value)
+
+
+def _share(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise SettingsError("wants a share between 0 and 1, such as 0.8")
+    return float(value)
+
+
+def _duration(least: timedelta, most: timedelta) -> Read:
+    def read(value: Any) -> timedelta:
+        if not isinstance(value, str):
+            raise SettingsError('wants a duration with its unit, such as "30s" or "5m"')
+        duration = parse_duration(value)
+        if not least <= duration <= most:
+            raise SettingsError(
+                f"wants a duration between {format_duration(least)} and {format_duration(most)}"
+            )
+        return duration
+
+    return read
+
+
+def _durations(value: Any) -> tuple[timedelta, ...]:
+    if not isinstance(value, list) or not value:
+        raise SettingsError('wants a list of durations such as ["1m", "5m"]')
+    return tuple(_duration(timedelta(0), timedelta(days=365))(item) for item in value)
+
+
+# --- every setting ---------------------------------------------------------------------------------------
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """How a setting is read, and what it means."""
+
+    read: Read
+    help: str
+
+
+_SECOND, _HOUR, _DAY = timedelta(seconds=1), timedelta(hours=1), timedelta(days=1)
+SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxyType(
+    {
+        "store": (
+            StoreSettings,
+            {
+                "url": Setting(_text, "where dead letters are kept: `sqlite:FILE` or `memory:`"),
+                "busy_timeout": Setting(_duration(timedelta(0), _HOUR), "how long to wait for another process"),
+                "check_for": Setting(_duration(timedelta(0), _DAY), "how long to look for damage on opening"),
+                "max_bytes": Setting(_whole(1_048_576, 2**47), "the file never grows beyond; unset: no limit"),
+            },
+        ),
+        "retry": (
+            RetrySettings,
+            {
+                "max_deliveries": Setting(_whole(1, 1000), "deliveries before a retryable failure is given up"),
+                "attempts": Setting(_whole(1, 100), "attempts in the process, for each delivery"),
+                "backoff": Setting(parse_backoff, "waits between attempts: exponential, a list, or one duration"),
+            },
+        ),
+        "recover": (
+            RecoverSettings,
+            {
+                "lease": Setting(_duration(_SECOND, timedelta(days=30)), "how long a worker may hold a letter"),
+                "poll": Setting(_duration(timedelta(milliseconds=10), _DAY), "how often workers look for letters"),
+                "batch": Setting(_whole(1, 10_000), "letters claimed at once"),
+                "max_redrives": Setting(_whole(1, 1000), "redrives before a letter is `dlq_failed`"),
+                "steps": Setting(_durations, "waits of the immediate strategy; the last one repeats"),
+                "off_peak_hours": Setting(_hours, "hours of the scheduled strategy"),
+                "time_zone": Setting(_text, "the zone of those hours, such as `Europe/Berlin`"),
+                "recheck": Setting(_duration(_SECOND, _DAY), "how often the conditional strategy looks again"),
+                "cpu_below": Setting(_share, "the conditional strategy waits for a CPU below this share"),
+                "memory_below": Setting(_share, "the conditional strategy waits for memory below this share"),
+            },
+        ),
+        "redact": (
+            RedactSettings,
+            {
+                "mode": Setting(_text, "`parts`: hide the secret; `whole`: replace the whole text"),
+                "terms": Setting(_texts, "words to hide"),
+                "keep": Setting(_texts, "texts never hidden"),
+                "off": Setting(_texts, "kinds not looked for"),
+                "extra": Setting(_table, "regular expressions to hide, by a name of one's own"),
+            },
+        ),
+    }
+)  # fmt: skip
+_OTHERS: Final[Mapping[str, Callable[[Any], Any]]] = MappingProxyType(
+    {"rules": rules_from_config, "strategies": strategies_from_config}
+)
+
+
+# --- reading all -----------------------------------------------------------------------------------------
+
+
+def load(path: Path | None = None, environ: Mapping[str, str] = MappingProxyType({})) -> Settings:
+    """The settings in the file and the environment. No path: `redrive.toml` here, or defaults if there is none."""
+    if path is None:
+        path = Path(FILE_NAME)
+        if not path.exists():
+            return read({}, environ)
+    try:
+        table = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise SettingsError(f"{path} is not UTF-8 text; write it as TOML") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}") from None
+    try:
+        return read(table, environ)
+    except SettingsError as error:
+        raise SettingsError(f"{path}: {error}") from None
+
+
+def read(table: Mapping[str, Any], environ: Mapping[str, str] = MappingProxyType({})) -> Settings:
+    """The settings in a table, as TOML gives it, and in the environment."""
+    sections = {name: _section(name, value) for name, value in table.items()}
+    for section, name, value in _from_environment(environ):
+        sections.setdefault(section, {})[name] = value
+    fields: dict[str, Any] = {}
+    for section, values in sections.items():
+        if section in _OTHERS:
+            fields[section] = _OTHERS[section](values)
+        else:
+            kind, known = SECTIONS[section]
+            fields[section] = kind(**{n: _one(f"{section}.{n}", known[n].read, v) for n, v in values.items()})
+    return Settings(**fields)
+
+
+def _section(name: str, value: Any) -> Any:
+    _check_known(f"unknown section [{name}]", name, (*SECTIONS, *_OTHERS))
+    if name in _OTHERS:
+        return value
+    if not isinstance(value, dict):
+        raise SettingsError(f"'{name}' is a section: write [{name}] on a line of its own")
+    for key in value:
+        _check_known(f"unknown setting '{key}' in [{name}]", key, SECTIONS[name][1])
+    return dict(value)
+
+
+def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, str, Any]]:
+    """(section, name, value) of each variable that names a setting."""
+    found: list[tuple[str, str, Any]] = []
+    for variable, text in sorted(environ.items()):
+        section, _, name = variable.removeprefix(_PREFIX).lower().partition("_")
+        if not variable.startswith(_PREFIX) or section not in SECTIONS:
+            continue
+        _check_known(
+            f"unknown variable {variable}: [{section}] has no such setting", name, SECTIONS[section][1]
+        )
+        found.append((section, name, _from_text(text)))
+    return found
+
+
+def _from_text(text: str) -> Any:
+    """A variable as TOML would read it; what TOML cannot read is plain text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text
+
+
+def _one(where: str, read_value: Read, value: Any) -> Any:
+    try:
+        return read_value(value)
+    except SettingsError as error:
+        raise SettingsError(f"{where} = {value!r:.60}: {error}") from None
+
+
+def _check_known(message: str, word: str, known: Collection[str]) -> None:
+    if word not in known:
+        raise SettingsError(message + use_instead(word, known))

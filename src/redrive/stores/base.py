@@ -1,0 +1,165 @@
+"""What does a dead-letter store promise?
+
+This is the contract, in prose. Each sentence has a number; `redrive.testing.store_suite` has at least one
+test per number, and every store passes all of them. `stores.memory` is the same contract as the shortest
+code that keeps it.
+
+Adding
+  S1   When `add` returns, the letters are durable: a crash of the process or the machine loses none.
+  S2   Adding a letter whose id is there already changes nothing, and says so.
+  S3   Body, key, headers, properties, origin and failure come back bit-exact, types included.
+  S4   A new letter is `dlq_pending` with fence 0, whatever its copy says; the store stamps `created_at`.
+  S5   All letters of one `add` are added, or none is.
+
+Claiming
+  S6   `claim` gives letters that are pending, due and not held, by priority, then by age.
+  S7   No two claims hold the same letter at the same time.
+  S8   Each claim gives the letter a fence one higher than ever before; a fence never falls.
+  S9   A claimed letter is `dlq_processing`, with worker, time and end of lease in its head.
+  S10  `take` claims chosen letters, pending (due or not) or manual; those that cannot be had are left out.
+  S11  `extend` moves the end of a lease that still runs, and says which holds it could not extend.
+  S12  `extend(sent=True)` marks a letter as redriven and waiting for its verdict.
+  S13  A store may let a crowd that falls due at one moment in by portions of at least 10,000; the order of
+       S6 holds within what was let in.
+
+Settling
+  S14  `settle` carries out each outcome whose fence is the letter's and whose lease still runs.
+  S15  With another fence, after the lease ended, or without a claim, it changes nothing and says so.
+  S16  Resolve, Retry and Exhaust count as a redrive and leave an attempt in the history; Park and Release do not.
+  S17  A failure shown with Retry, Exhaust or Park becomes the letter's failure; the message is never changed.
+  S18  A settled letter is held by nobody.
+
+Rescuing
+  S19  `rescue` ends leases that ran out: a crash counts as a redrive and is kept as an attempt.
+  S20  Below the limit a rescued letter is pending again after the given time; at the limit it is `dlq_failed`.
+  S21  A letter that waited for its verdict is `dlq_resolved` and marked as presumed.
+
+Changing
+  S22  `apply` carries out one change on all letters named, or on none: an illegal step or an unknown id is an
+       error and nothing has changed.
+  S23  Only steps of `letters.lifecycle` happen, by whatever verb.
+  S24  A deleted letter is gone, body, attempts and notes included; its journal stays.
+  S25  Every change after the add leaves a line in the journal, in the same transaction, with the actor's name.
+
+Reading
+  S26  `page` gives the heads that match, in the order asked, a cursor where there are more, and no bodies.
+  S27  Following cursors neither skips nor repeats a letter that was there at the start, while others are added.
+  S28  `load` gives whole letters in the order asked; an unknown id is a `LetterNotFoundError`.
+  S29  `count` and `tally` agree with `page`.
+  S30  Reading never waits for writing.
+
+Failing
+  S31  A verb that raises has changed nothing.
+  S32  After `close`, every verb raises `StoreClosedError`; what was acknowledged before is there on reopening.
+  S33  Settings out of range and letters that cannot be stored are refused with a message that says why.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final, Protocol
+
+import msgspec
+
+from redrive.letters import DeadLetter, Hold, LetterHead, State
+from redrive.stores.changes import Change, Settlement
+from redrive.stores.query import EVERYTHING, Query
+
+LEASE: Final = timedelta(minutes=5)
+MAX_REDRIVES: Final = 5
+
+
+# --- answers ---------------------------------------------------------------------------------------------
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Some heads, and where the next ones begin."""
+
+    heads: tuple[LetterHead, ...]
+    cursor: str | None = None
+
+
+class Rescued(msgspec.Struct, frozen=True):
+    """A lease that ran out, and the state its letter is in now."""
+
+    id: str
+    worker: str
+    state: State
+
+
+class JournalLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One change: who did what to which letter, and when."""
+
+    number: int
+    at: datetime
+    actor: str
+    letter_id: str
+    action: str
+    before: State
+    after: State | None
+    detail: str = ""
+
+
+class Store(Protocol):
+    """A place where dead letters are safe. The promises are in this module's text."""
+
+    async def add(self, letters: Sequence[DeadLetter]) -> list[bool]:
+        """Make the letters durable; True for each that is new."""
+        ...
+
+    async def load(self, ids: Sequence[str]) -> list[DeadLetter]:
+        """Whole letters, in the order asked."""
+        ...
+
+    async def page(self, query: Query = EVERYTHING, *, limit: int = 50, cursor: str | None = None) -> Page:
+        """Heads that match, in the query's order."""
+        ...
+
+    async def count(self, query: Query = EVERYTHING) -> int:
+        """How many letters match."""
+        ...
+
+    async def tally(self, by: str, query: Query = EVERYTHING) -> dict[str, int]:
+        """How many letters match, for each value of the field `by`."""
+        ...
+
+    async def claim(self, worker: str, *, limit: int = 10, lease: timedelta = LEASE) -> list[LetterHead]:
+        """Due letters, now held by `worker`."""
+        ...
+
+    async def take(self, ids: Sequence[str], worker: str, *, lease: timedelta = LEASE) -> list[LetterHead]:
+        """Chosen letters, now held by `worker`."""
+        ...
+
+    async def extend(
+        self, holds: Sequence[Hold], *, lease: timedelta = LEASE, sent: bool = False
+    ) -> list[bool]:
+        """Move the end of these leases; False for each that has been lost."""
+        ...
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        """Finish held letters; False for each whose hold has been lost."""
+        ...
+
+    async def rescue(
+        self, *, retry_in: timedelta, max_redrives: int = MAX_REDRIVES, limit: int = 1000
+    ) -> list[Rescued]:
+        """End leases that ran out."""
+        ...
+
+    async def apply(self, change: Change, ids: Sequence[str], *, by: str) -> None:
+        """Carry out one change on all these letters, in the name of `by`."""
+        ...
+
+    async def journal(
+        self, letter_id: str | None = None, *, after: int = 0, limit: int = 100
+    ) -> list[JournalLine]:
+        """The journal from line `after` on, of one letter or of all."""
+        ...
+
+    async def damage(self) -> str | None:
+        """What is wrong with what is stored, after looking at all of it; None: nothing."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what was begun, and let go."""
+        ...

@@ -1,0 +1,183 @@
+"""What can be said about a letter?
+
+A worker that holds a letter says an *outcome*; a person or a service names letters and a *change*. Both are
+values, and the tables here tell which step of the lifecycle each of them is: stores carry them out, and none
+decides anything by itself.
+"""
+
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from redrive.letters import Failure, Hold, Step
+from redrive.letters.letter import headline, storable
+
+# --- outcomes: what a worker says about a letter it holds ------------------------------------------------
+
+
+class Resolve(msgspec.Struct, frozen=True, kw_only=True):
+    """It was processed. `presumed`: no word came back, and the quiet time is over."""
+
+    presumed: bool = False
+    strategy: str | None = None
+    detail: str = ""
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
+    """It failed again and is to be tried once more at `at`."""
+
+    at: datetime
+    failure: Failure | None = None
+    strategy: str | None = None
+    detail: str = ""
+
+
+class Exhaust(msgspec.Struct, frozen=True, kw_only=True):
+    """It failed for the last time."""
+
+    failure: Failure | None = None
+    strategy: str | None = None
+    detail: str = ""
+
+
+class Park(msgspec.Struct, frozen=True, kw_only=True):
+    """A person has to look at it. Nothing was tried."""
+
+    failure: Failure | None = None
+    strategy: str | None = None
+    detail: str = ""
+
+
+class Release(msgspec.Struct, frozen=True, kw_only=True):
+    """Nothing was tried: given back, due at `at` or as it was."""
+
+    at: datetime | None = None
+    strategy: str | None = None
+    detail: str = ""
+
+
+Outcome: TypeAlias = Resolve | Retry | Exhaust | Park | Release
+
+
+class Settlement(msgspec.Struct, frozen=True):
+    """An outcome for a hold."""
+
+    hold: Hold
+    outcome: Outcome
+
+
+# Which step of the lifecycle an outcome is, and whether something was tried (S16).
+STEP_OF: Final[dict[type[Outcome], tuple[Step, str | None]]] = {
+    Resolve: (Step.RESOLVE, "resolved"),
+    Retry: (Step.RETRY, "failed"),
+    Exhaust: (Step.EXHAUST, "failed"),
+    Park: (Step.PARK, None),
+    Release: (Step.RETRY, None),
+}
+
+
+# --- changes: what a person or a service does to letters it names ----------------------------------------
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """Pending letters become due at `at`."""
+
+    at: datetime
+
+
+class Discard(msgspec.Struct, frozen=True):
+    """Manual letters are archived."""
+
+    why: str = ""
+
+
+class Archive(msgspec.Struct, frozen=True):
+    """Failed letters are archived."""
+
+
+class Delete(msgspec.Struct, frozen=True):
+    """Resolved or archived letters are removed for good."""
+
+
+class Assign(msgspec.Struct, frozen=True):
+    """Somebody is to look after these letters; None: nobody."""
+
+    to: str | None
+
+
+class Tag(msgspec.Struct, frozen=True):
+    """Tags are added and removed."""
+
+    add: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+
+
+class Prioritise(msgspec.Struct, frozen=True):
+    """The priority becomes `priority`."""
+
+    priority: int
+
+
+class Annotate(msgspec.Struct, frozen=True):
+    """A note is written beside the letters."""
+
+    text: str
+
+
+Change: TypeAlias = Schedule | Discard | Archive | Delete | Assign | Tag | Prioritise | Annotate
+
+# The step of the lifecycle a change is; None: it leaves the state alone and is legal in any.
+STEP_OF_CHANGE: Final[dict[type[Change], Step | None]] = {
+    Schedule: Step.SCHEDULE,
+    Discard: Step.DISCARD,
+    Archive: Step.ARCHIVE,
+    Delete: Step.DELETE,
+    Assign: None,
+    Tag: None,
+    Prioritise: None,
+    Annotate: None,
+}
+
+
+# --- what stores derive from them, all alike -------------------------------------------------------------
+
+
+def failure_fields(failure: Failure) -> dict[str, Any]:
+    """What a new failure changes in a letter's head (S17)."""
+    return {
+        "error_type": storable(failure.error_type) or "unknown",
+        "error_text": headline(failure.text),
+        "kind": failure.kind,
+        "group": failure.fingerprint,
+        "last_failed_at": failure.at,
+    }
+
+
+def action_of(change: Change) -> str:
+    """The change's name in the journal."""
+    return type(change).__name__.lower()
+
+
+def describe(change: Change) -> str:
+    """What the change says, for the journal."""
+    match change:
+        case Schedule(at):
+            return at.isoformat()
+        case Discard(why):
+            return why
+        case Assign(to):
+            return to or "nobody"
+        case Tag(add, remove):
+            return " ".join([*(f"+{tag}" for tag in add), *(f"-{tag}" for tag in remove)])
+        case Prioritise(priority):
+            return str(priority)
+        case Annotate(text):
+            return text
+        case Archive() | Delete():
+            return ""
+
+
+def retagged(tags: tuple[str, ...], change: Tag) -> tuple[str, ...]:
+    """The tags after the change, in order, each once."""
+    return tuple(dict.fromkeys(tag for tag in (*tags, *change.add) if tag not in change.remove))

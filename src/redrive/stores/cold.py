@@ -1,0 +1,118 @@
+"""How does the cold part of a letter become bytes, and come back bit-exact?
+
+Message, origin and failure are packed with MessagePack, positions instead of names, and compressed where that
+saves something. The first byte says how: new ways get new numbers, and old ones are read for ever. New fields
+of these values go last and have defaults, so that what was written before them can still be read.
+Databases only ever see the bytes.
+"""
+
+import threading
+from typing import Any, Final
+
+import msgspec
+import zstandard
+
+from redrive.errors import FormatError, LetterInvalidError, RedriveError
+from redrive.letters import DeadLetter, Failure, Headers, Message, Origin, SystemState
+from redrive.letters.headers import pack, unpack
+
+LARGEST: Final = 900_000_000  # below every database's limit for one value
+_PLAIN, _ZSTD = b"\x00", b"\x01"
+_WORTH_COMPRESSING: Final = 512
+_LEVEL: Final = 1
+
+
+class _Content(msgspec.Struct, frozen=True, array_like=True):
+    """Everything about a letter that never changes."""
+
+    key: str
+    message: Message
+    origin: Origin
+    system_state: SystemState | None = None
+    derived_from: str | None = None
+
+
+def _headers_to_bytes(value: Any) -> bytes:
+    if isinstance(value, Headers):
+        return pack(value)
+    raise TypeError(f"a {type(value).__name__} cannot be stored")
+
+
+def _headers_from_bytes(kind: type, value: Any) -> Any:
+    if kind is Headers and isinstance(value, bytes):
+        return unpack(value)
+    raise TypeError(f"a {kind.__name__} cannot be read")
+
+
+_encode: Final = msgspec.msgpack.Encoder(enc_hook=_headers_to_bytes).encode
+_decode_content: Final = msgspec.msgpack.Decoder(_Content, dec_hook=_headers_from_bytes).decode
+_decode_failure: Final = msgspec.msgpack.Decoder(Failure).decode
+_context: Final = threading.local()  # a compressor is costly to make and must not be shared by threads
+
+
+def pack_content(letter: DeadLetter) -> bytes:
+    """Message and origin as bytes."""
+    try:
+        content = _encode(
+            _Content(letter.key, letter.message, letter.origin, letter.system_state, letter.derived_from)
+        )
+    except (ValueError, TypeError, OverflowError, RecursionError, RedriveError) as error:
+        raise LetterInvalidError(f"letter {letter.id}: its message cannot be stored: {error}") from error
+    if len(content) > LARGEST:
+        raise LetterInvalidError(
+            f"letter {letter.id} has {len(content)} bytes; at most {LARGEST} can be stored"
+        )
+    return _compress(content)
+
+
+def unpack_content(data: bytes) -> dict[str, Any]:
+    """The fields of a `DeadLetter` that `pack_content` packed."""
+    try:
+        return msgspec.structs.asdict(_decode_content(_expand(data)))
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise FormatError(f"a stored letter cannot be read: {error}") from error
+
+
+def pack_failure(failure: Failure) -> bytes:
+    """A failure as bytes. Text that is not valid Unicode is kept as well as it can be: it is only text."""
+    try:
+        return _compress(_encode(failure))
+    except UnicodeEncodeError:
+        valid = {
+            name: value.encode("utf-8", "replace").decode()
+            for name, value in msgspec.structs.asdict(failure).items()
+            if type(value) is str
+        }
+        return _compress(_encode(msgspec.structs.replace(failure, **valid)))
+
+
+def unpack_failure(data: bytes) -> Failure:
+    """The failure that `pack_failure` packed."""
+    try:
+        return _decode_failure(_expand(data))
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise FormatError(f"a stored failure cannot be read: {error}") from error
+
+
+def _compress(data: bytes) -> bytes:
+    if len(data) >= _WORTH_COMPRESSING:
+        try:
+            compressor = _context.compressor
+        except AttributeError:
+            compressor = _context.compressor = zstandard.ZstdCompressor(level=_LEVEL)
+        smaller: bytes = compressor.compress(data)
+        if len(smaller) < len(data):
+            return _ZSTD + smaller
+    return _PLAIN + data
+
+
+def _expand(data: bytes) -> bytes:
+    way, rest = data[:1], data[1:]
+    if way == _PLAIN:
+        return rest
+    if way != _ZSTD:
+        raise FormatError("a stored letter is packed in a way this redrive does not know; upgrade redrive")
+    try:
+        return zstandard.ZstdDecompressor().decompress(rest, max_output_size=LARGEST)
+    except zstandard.ZstdError as error:
+        raise FormatError(f"a stored letter cannot be expanded: {error}") from error

@@ -1,0 +1,333 @@
+"""Which letters are meant, and in which order?
+
+One language for the command line, the console and replay::
+
+    state:pending source:orders.* error:TimeoutError,OSError -tag:vip priority>=5 since:2h "card declined"
+
+Words are ANDed; a comma in a value means OR; a leading `-` negates; `*` at the end of a value matches any
+rest. `parse` turns the text into a `Query`, a plain value that `matches` judges in Python and that each store
+translates into its own language: `matches` is the meaning, a store's translation must agree with it.
+A query never sees a body: it is answered from heads alone.
+"""
+
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from hashlib import blake2b
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+import msgspec
+
+from redrive.errors import QueryError, SettingsError, did_you_mean, use_instead
+from redrive.letters import Kind, LetterHead, State
+from redrive.letters.letter import storable
+from redrive.rules.durations import parse_duration
+
+Value: TypeAlias = str | int | datetime
+
+
+class Op(StrEnum):
+    """How a field is compared."""
+
+    IS = ":"
+    PREFIX = ":*"
+    LESS = "<"
+    AT_MOST = "<="
+    MORE = ">"
+    AT_LEAST = ">="
+
+
+class FieldKind(StrEnum):
+    """What a field holds, which decides what may be written after its name."""
+
+    TEXT = "text"
+    NUMBER = "number"
+    TIME = "time"
+    TAGS = "tags"
+
+
+class Field(msgspec.Struct, frozen=True):
+    """A name of the language and the attribute of `LetterHead` behind it."""
+
+    attribute: str
+    kind: FieldKind
+    help: str
+    choices: tuple[str, ...] = ()
+
+
+_TEXT, _NUMBER, _TIME = FieldKind.TEXT, FieldKind.NUMBER, FieldKind.TIME
+FIELDS: Final[Mapping[str, Field]] = MappingProxyType(
+    {
+        "id": Field("id", _TEXT, "the letter's id"),
+        "state": Field("state", _TEXT, "with or without dlq_", tuple(State)),
+        "source": Field("source", _TEXT, "queue or topic it was consumed from"),
+        "transport": Field("transport", _TEXT, "rabbitmq, kafka, …"),
+        "error": Field("error_type", _TEXT, "type of the error"),
+        "kind": Field("kind", _TEXT, "sort of failure", tuple(Kind)),
+        "reason": Field("reason", _TEXT, "why it was given up"),
+        "group": Field("group", _TEXT, "fingerprint of the failure"),
+        "correlation": Field("correlation_id", _TEXT, "correlation id"),
+        "message": Field("message_id", _TEXT, "message id"),
+        "strategy": Field("strategy", _TEXT, "how it is to be retried"),
+        "worker": Field("locked_by", _TEXT, "who holds it"),
+        "assignee": Field("assignee", _TEXT, "the person it is assigned to"),
+        "tag": Field("tags", FieldKind.TAGS, "one of its tags"),
+        "priority": Field("priority", _NUMBER, "higher is first"),
+        "size": Field("size", _NUMBER, "bytes of body"),
+        "retries": Field("retry_count", _NUMBER, "attempts by its consumer"),
+        "redrives": Field("dlq_retry_count", _NUMBER, "redrives since"),
+        "created": Field("created_at", _TIME, "when it came into the store"),
+        "updated": Field("updated_at", _TIME, "when it was last changed"),
+        "failed": Field("last_failed_at", _TIME, "when it last failed"),
+        "first_failed": Field("first_failed_at", _TIME, "when it first failed"),
+        "due": Field("next_retry_at", _TIME, "when it is to be retried"),
+    }
+)
+SORTABLE: Final = ("created", "updated", "failed", "first_failed", "due", "priority", "size", "redrives")
+TEXT_ATTRIBUTES: Final = ("error_text", "error_type", "message_id", "correlation_id", "id")
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """`field` compared with any of `values`; negated: with none of them."""
+
+    field: str
+    op: Op
+    values: tuple[Value, ...]
+    negated: bool = False
+
+    def holds(self, head: LetterHead) -> bool:
+        """Whether the head meets this condition."""
+        field = FIELDS[self.field]
+        actual = getattr(head, field.attribute)
+        candidates = actual if field.kind is FieldKind.TAGS else (actual,)
+        return self.negated is not any(
+            _compare(self.op, candidate, value)
+            for candidate in candidates
+            if candidate is not None
+            for value in self.values
+        )
+
+
+def _compare(op: Op, actual: Value, wanted: Value) -> bool:
+    match op:
+        case Op.IS:
+            return actual == wanted
+        case Op.PREFIX:
+            return str(actual).startswith(str(wanted))
+        case Op.LESS:
+            return actual < wanted  # type: ignore[operator]  # parse gives both the field's type
+        case Op.AT_MOST:
+            return actual <= wanted  # type: ignore[operator]
+        case Op.MORE:
+            return actual > wanted  # type: ignore[operator]
+        case Op.AT_LEAST:
+            return actual >= wanted  # type: ignore[operator]
+
+
+class Sort(msgspec.Struct, frozen=True):
+    """An order of letters; equal ones are ordered by id."""
+
+    field: str = "created"
+    descending: bool = True
+
+
+class Query(msgspec.Struct, frozen=True):
+    """All conditions hold, and every piece of text occurs in the error or in one of the ids."""
+
+    conditions: tuple[Condition, ...] = ()
+    text: tuple[str, ...] = ()
+    sort: Sort = Sort()
+
+    def matches(self, head: LetterHead) -> bool:
+        """Whether the head is one of those meant."""
+        return all(condition.holds(head) for condition in self.conditions) and all(
+            any(needle in fold(getattr(head, name) or "") for name in TEXT_ATTRIBUTES) for needle in self.text
+        )
+
+
+EVERYTHING: Final = Query()
+
+
+def tally_field(name: str) -> Field:
+    """The field that letters are counted by: one with words in it."""
+    field = FIELDS.get(name)
+    if field is None or field.kind not in {FieldKind.TEXT, FieldKind.TAGS}:
+        words = tuple(n for n, f in FIELDS.items() if f.kind in {FieldKind.TEXT, FieldKind.TAGS})
+        raise QueryError(f"cannot count by '{name}'{use_instead(name, words)}")
+    return field
+
+
+def fold(text: str) -> str:
+    """The text as searched: ASCII letters in lower case, which every database can do alike."""
+    return text.translate(_FOLD)
+
+
+_FOLD: Final = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz")
+
+
+# --- reading ---------------------------------------------------------------------------------------------
+
+_WORD: Final = re.compile(
+    r"""\s*(?:
+        "(?P<quoted>(?:[^"\\]|\\.)*)"
+      | (?P<negated>-)?(?P<name>[A-Za-z_]+)(?P<op>:|<=|>=|<|>)(?P<value>(?:"(?:[^"\\]|\\.)*"|[^\s"])*)
+      | (?P<bare>[^\s"]+)
+    )""",
+    re.VERBOSE,
+)
+_ALIASES: Final = MappingProxyType({"since": ("created", Op.AT_LEAST), "until": ("created", Op.LESS)})
+_LONGEST_QUERY: Final = 4096
+_VALUE_PART: Final = re.compile(r'"((?:[^"\\]|\\.)*)"|([^,"]+)')
+
+
+def parse(text: str, *, now: datetime) -> Query:
+    """The query a person wrote. `now` is what `since:2h` counts back from."""
+    if len(text) > _LONGEST_QUERY:
+        raise QueryError(f"the filter has {len(text)} characters; at most {_LONGEST_QUERY} are read")
+    if text != storable(text):
+        raise QueryError("the filter holds characters that are not valid Unicode")
+    conditions: list[Condition] = []
+    needles: list[str] = []
+    sort = Sort()
+    position = 0
+    while position < len(text.rstrip()):
+        found = _WORD.match(text, position)
+        if found is None:
+            raise QueryError(f"the filter has a quote that is not closed: {text[position:].strip()[:40]}")
+        position = found.end()
+        if found["quoted"] is not None:
+            needles.append(_needle(_unquote(found["quoted"])))
+        elif found["bare"] is not None:
+            needles.append(_needle(found["bare"]))
+        elif found["name"] == "sort":
+            sort = _sort(found["value"])
+        else:
+            negated = found["negated"] is not None
+            conditions.append(
+                _condition(found["name"].lower(), found["op"], found["value"], now, negated=negated)
+            )
+    return Query(tuple(conditions), tuple(needles), sort)
+
+
+def _needle(text: str) -> str:
+    if not text.strip():
+        raise QueryError("the filter searches for nothing: put a word between the quotes")
+    return fold(text)
+
+
+def _unquote(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
+
+
+def _sort(value: str) -> Sort:
+    name = value.removeprefix("-")
+    if name not in SORTABLE:
+        raise QueryError(f"cannot sort by '{name}'{use_instead(name, SORTABLE)}")
+    return Sort(name, descending=value.startswith("-"))
+
+
+def _condition(name: str, symbol: str, raw: str, now: datetime, *, negated: bool) -> Condition:
+    op = Op(symbol)
+    if name in _ALIASES:
+        if op is not Op.IS:
+            raise QueryError(f"write '{name}:{raw}', not '{name}{symbol}{raw}'")
+        name, op = _ALIASES[name]
+    field = FIELDS.get(name)
+    if field is None:
+        known = (*FIELDS, *_ALIASES, "sort")
+        raise QueryError(
+            f"unknown field '{name}'{did_you_mean(name, known)} (to search for a word with a colon, quote it)"
+        )
+    parts = [_unquote(quoted) if quoted else plain for quoted, plain in _VALUE_PART.findall(raw)]
+    if not parts:
+        raise QueryError(f"'{name}{symbol}' has no value")
+    if op is not Op.IS:
+        if field.kind in {FieldKind.TEXT, FieldKind.TAGS}:
+            raise QueryError(f"'{name}' is text and cannot be compared with '{symbol}'; use '{name}:'")
+        if len(parts) > 1:
+            raise QueryError(f"'{name}{symbol}' takes one value, not {len(parts)}")
+    elif len(parts) == 1 and parts[0].endswith("*") and field.kind in {FieldKind.TEXT, FieldKind.TAGS}:
+        return Condition(name, Op.PREFIX, (_prefix(name, parts[0][:-1]),), negated)
+    return Condition(name, op, tuple(_value(name, field, part, now) for part in parts), negated)
+
+
+def _prefix(name: str, value: str) -> str:
+    return f"dlq_{value}" if name == "state" and not value.startswith("dlq_") else value
+
+
+def _value(name: str, field: Field, text: str, now: datetime) -> Value:
+    if field.kind is FieldKind.NUMBER:
+        try:
+            number = int(text)
+        except ValueError:
+            raise QueryError(f"'{name}' wants a whole number, not '{text}'") from None
+        if abs(number) >= 2**63:
+            raise QueryError(f"'{name}' wants a number of at most 63 bits, not '{text}'")
+        return number
+    if field.kind is FieldKind.TIME:
+        return _time(name, text, now)
+    if field.choices:
+        value = _prefix(name, text)
+        if value not in field.choices:
+            raise QueryError(f"'{name}' is never '{text}'{use_instead(value, field.choices)}")
+        return value
+    return text
+
+
+def _time(name: str, text: str, now: datetime) -> datetime:
+    """`2026-02-11`, `2026-02-11T12:00:00Z`, or a duration that counts back from now: `2h`."""
+    try:
+        moment = datetime.fromisoformat(text)
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except ValueError:
+        pass
+    try:
+        return now - parse_duration(text)
+    except (SettingsError, OverflowError):
+        raise QueryError(f"'{name}' wants a time such as 2026-02-11T12:00Z or 2h, not '{text}'") from None
+
+
+# --- paging ----------------------------------------------------------------------------------------------
+
+
+class Position(msgspec.Struct, frozen=True):
+    """The last letter of a page: the value it was sorted by, and its id."""
+
+    value: int | datetime
+    id: str
+
+
+def write_cursor(query: Query, last: LetterHead) -> str:
+    """Where the next page of `query` begins, as text to be handed back as it is."""
+    value = getattr(last, FIELDS[query.sort.field].attribute)
+    number = value if isinstance(value, int) else (value - _EPOCH) // timedelta(microseconds=1)
+    return urlsafe_b64encode(msgspec.msgpack.encode((_mark(query), number, last.id))).decode().rstrip("=")
+
+
+def read_cursor(query: Query, cursor: str) -> Position:
+    """The position that `write_cursor` wrote for this same query."""
+    try:
+        data = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        mark, number, last_id = msgspec.msgpack.decode(data, type=tuple[bytes, int, str])
+        is_time = FIELDS[query.sort.field].kind is FieldKind.TIME
+        value = _EPOCH + timedelta(microseconds=number) if is_time else number
+    except (ValueError, msgspec.MsgspecError, OverflowError):
+        raise QueryError("the cursor cannot be read; start again from the first page") from None
+    if mark != _mark(query):
+        raise QueryError("the cursor belongs to another filter; start again from the first page")
+    return Position(value, last_id)
+
+
+def _mark(query: Query) -> bytes:
+    """What tells one query from another; times are left out, because `since:2h` moves between two pages."""
+    shape = [
+        (c.field, c.op, c.negated, [v for v in c.values if not isinstance(v, datetime)])
+        for c in query.conditions
+    ]
+    return blake2b(msgspec.msgpack.encode((shape, query.text, query.sort)), digest_size=6).digest()
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

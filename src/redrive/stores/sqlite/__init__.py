@@ -1,0 +1,232 @@
+"""The embedded store: one SQLite file that keeps the contract of `stores.base`.
+
+All writing goes through one thread that commits in groups (`writer`); reading has its own connections, which
+SQLite's write-ahead log never blocks. `schema` checks and prepares the file, `work` is what each verb does inside
+its transaction, `rows` and `stores.cold` translate letters, `search` translates queries. This file is the door:
+it checks what is asked and hands it to the right thread.
+"""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
+
+import msgspec
+
+from redrive.clock import Clock, SystemClock
+from redrive.errors import SettingsError, StoreClosedError
+from redrive.letters import DeadLetter, Hold, LetterHead
+from redrive.stores.base import LEASE, MAX_REDRIVES, JournalLine, Page, Rescued
+from redrive.stores.changes import Change, Settlement
+from redrive.stores.checks import (
+    LARGEST_CLAIM,
+    LARGEST_PAGE,
+    check_change,
+    check_lease,
+    check_letter,
+    check_limit,
+    check_name,
+    check_rescue,
+)
+from redrive.stores.query import EVERYTHING, Query, read_cursor, tally_field, write_cursor
+from redrive.stores.sqlite import schema, work
+from redrive.stores.sqlite.rows import NewRow, head_of, new_row, ticks
+from redrive.stores.sqlite.search import page_sql, tally_sql, where
+from redrive.stores.sqlite.writer import Bundle, Job, Writer, alone
+
+T = TypeVar("T")
+_READERS: Final = 4
+_PACKED_AT_ONCE: Final = 65_536  # bytes that the event loop packs by itself; more goes to a thread
+
+
+class SqliteOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How the file is treated."""
+
+    busy_timeout: timedelta = timedelta(seconds=10)  # how long to wait for another process
+    check_for: timedelta | None = timedelta(
+        seconds=2
+    )  # how long to look for damage on opening; None: to the end
+    max_bytes: int | None = None  # the file never grows beyond; None: as large as the disk
+
+    def __post_init__(self) -> None:
+        if not timedelta(0) <= self.busy_timeout <= timedelta(hours=1):
+            raise SettingsError(f"a busy_timeout of {self.busy_timeout} is not between 0 and 1 hour")
+        if self.check_for is not None and not timedelta(0) <= self.check_for <= timedelta(days=1):
+            raise SettingsError(f"a check_for of {self.check_for} is not between 0 and 1 day")
+        if self.max_bytes is not None and not 1_048_576 <= self.max_bytes <= 2**47:
+            raise SettingsError(f"a max_bytes of {self.max_bytes} is not between 1 MB and 128 TB")
+
+
+class SqliteStore:
+    """Dead letters in one file. Make one with `SqliteStore.open`."""
+
+    def __init__(self, path: Path, options: SqliteOptions, clock: Clock) -> None:
+        self._path = path
+        self._options = options
+        self._clock = clock
+        self._closed = False
+        self._readers = ThreadPoolExecutor(_READERS, "redrive-sqlite-reader")
+        self._reading = threading.local()
+        self._connections: list[sqlite3.Connection] = []
+        connection = schema.connect(path, busy_timeout=options.busy_timeout)
+        if options.max_bytes is not None:
+            page_size = connection.execute("PRAGMA page_size").fetchone()[0]
+            connection.execute(f"PRAGMA max_page_count = {options.max_bytes // page_size}")
+        connection.execute("PRAGMA wal_autocheckpoint = 4000")
+        self._writer = Writer(connection, path, _bundle)
+
+    @classmethod
+    async def open(
+        cls, path: str | Path, options: SqliteOptions | None = None, clock: Clock | None = None
+    ) -> Self:
+        """Open the file, making it if it is not there; damaged, foreign and newer files are refused."""
+        options = options or SqliteOptions()
+        path = Path(path)
+        await asyncio.to_thread(
+            schema.prepare, path, busy_timeout=options.busy_timeout, check_for=options.check_for
+        )
+        return cls(path, options, clock or SystemClock())
+
+    async def close(self) -> None:
+        """S32."""
+        self._closed = True
+        await self._writer.close()
+        await asyncio.to_thread(self._readers.shutdown)
+        for connection in self._connections:
+            connection.close()
+        self._connections.clear()
+
+    # --- writing: in the writer's thread -----------------------------------------------------------------
+
+    async def add(self, letters: Sequence[DeadLetter]) -> list[bool]:
+        """S1 to S5."""
+        for letter in letters:
+            check_letter(letter)
+        if sum(letter.size for letter in letters) <= _PACKED_AT_ONCE:
+            rows = [new_row(letter) for letter in letters]
+        else:
+            rows = await asyncio.to_thread(lambda: [new_row(letter) for letter in letters])
+        return await self._writer.submit(_Add(rows, self._now))
+
+    async def claim(self, worker: str, *, limit: int = 10, lease: timedelta = LEASE) -> list[LetterHead]:
+        """S6 to S9, S13."""
+        check_limit(limit, LARGEST_CLAIM)
+        check_name("the worker's name", worker)
+        check_lease(lease)
+        return await self._write(lambda db: work.claim(db, worker, limit, lease, self._now()))
+
+    async def take(self, ids: Sequence[str], worker: str, *, lease: timedelta = LEASE) -> list[LetterHead]:
+        """S10."""
+        check_name("the worker's name", worker)
+        check_lease(lease)
+        return await self._write(lambda db: work.take(db, ids, worker, lease, self._now()))
+
+    async def extend(
+        self, holds: Sequence[Hold], *, lease: timedelta = LEASE, sent: bool = False
+    ) -> list[bool]:
+        """S11, S12."""
+        check_lease(lease)
+        return await self._write(lambda db: work.extend(db, holds, lease, self._now(), sent=sent))
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        """S14 to S18."""
+        return await self._write(lambda db: work.settle(db, settlements, self._now()))
+
+    async def rescue(
+        self, *, retry_in: timedelta, max_redrives: int = MAX_REDRIVES, limit: int = 1000
+    ) -> list[Rescued]:
+        """S19 to S21."""
+        check_rescue(retry_in, max_redrives, limit)
+        return await self._write(lambda db: work.rescue(db, retry_in, max_redrives, limit, self._now()))
+
+    async def apply(self, change: Change, ids: Sequence[str], *, by: str) -> None:
+        """S22 to S25."""
+        check_name("the actor's name", by)
+        check_change(change)
+        await self._write(lambda db: work.apply(db, change, ids, by, self._now()))
+
+    # --- reading: on a connection of its own (S30) -------------------------------------------------------
+
+    async def load(self, ids: Sequence[str]) -> list[DeadLetter]:
+        """S28."""
+        return await self._read(lambda db: work.load(db, ids))
+
+    async def page(self, query: Query = EVERYTHING, *, limit: int = 50, cursor: str | None = None) -> Page:
+        """S26, S27."""
+        check_limit(limit, LARGEST_PAGE)
+        position = read_cursor(query, cursor) if cursor is not None else None
+        rows = await self._select(page_sql(query, position, limit + 1))
+        heads = tuple(head_of(row) for row in rows[:limit])
+        return Page(heads, write_cursor(query, heads[-1]) if len(rows) > limit else None)
+
+    async def count(self, query: Query = EVERYTHING) -> int:
+        """S29."""
+        clause, values = where(query)
+        return int((await self._select((f"SELECT count(*) FROM letters{clause}", values)))[0][0])
+
+    async def tally(self, by: str, query: Query = EVERYTHING) -> dict[str, int]:
+        """S29."""
+        tally_field(by)
+        return dict(await self._select(tally_sql(by, query)))
+
+    async def journal(
+        self, letter_id: str | None = None, *, after: int = 0, limit: int = 100
+    ) -> list[JournalLine]:
+        """S25."""
+        check_limit(limit, LARGEST_CLAIM)
+        return await self._read(lambda db: work.journal(db, letter_id, after, limit))
+
+    async def damage(self) -> str | None:
+        """What is wrong with the file, after looking at all of it; None: nothing."""
+        return await self._read(lambda db: schema.damage(db, None))
+
+    # --- which thread ------------------------------------------------------------------------------------
+
+    async def _write(self, verb: Callable[[sqlite3.Connection], T]) -> T:
+        return await self._writer.submit(Job(verb))
+
+    async def _select(self, statement: tuple[str, list[Any]]) -> list[tuple[Any, ...]]:
+        return await self._read(lambda db: db.execute(*statement).fetchall())
+
+    async def _read(self, verb: Callable[[sqlite3.Connection], T]) -> T:
+        if self._closed:
+            raise StoreClosedError(f"the store {self._path} is closed")
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._run_reading, verb)
+
+    def _run_reading(self, verb: Callable[[sqlite3.Connection], T]) -> T:
+        with schema.translated(self._path):
+            connection: sqlite3.Connection | None = getattr(self._reading, "connection", None)
+            if connection is None:
+                connection = schema.connect(self._path, busy_timeout=self._options.busy_timeout)
+                connection.execute("PRAGMA query_only = ON")
+                self._reading.connection = connection
+                self._connections.append(connection)
+            return verb(connection)
+
+    def _now(self) -> int:
+        return ticks(self._clock.now())
+
+
+class _Add(Job[list[bool]]):
+    """An add; the writer folds those of one group into one."""
+
+    __slots__ = ("now", "rows")
+
+    def __init__(self, rows: list[NewRow], now: Callable[[], int]) -> None:
+        super().__init__(lambda db: work.add(db, [rows], now())[0])
+        self.rows = rows
+        self.now = now
+
+
+def _bundle(group: list[Job[Any]]) -> Iterator[Bundle]:
+    """All adds of a group as one, then the rest. All of them are under way at once: no order was promised."""
+    adds = [job for job in group if isinstance(job, _Add)]
+    if adds:
+        yield list(adds), lambda db: work.add(db, [job.rows for job in adds], adds[0].now())
+    for job in group:
+        if not isinstance(job, _Add):
+            yield [job], alone(job)

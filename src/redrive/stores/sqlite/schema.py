@@ -1,0 +1,184 @@
+"""Is this file ours, whole, and of our version?
+
+Opening a store answers these in order, each with its own error, and changes nothing before all are answered.
+Then migrations run: numbered SQL files, each in one transaction, safe when several processes start at once.
+"""
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from redrive.errors import (
+    StoreBusyError,
+    StoreDamagedError,
+    StoreError,
+    StoreFullError,
+    StoreReadOnlyError,
+    StoreVersionError,
+)
+
+APPLICATION_ID: Final = 0x52445256  # "RDRV" in the file's header
+_MAGIC: Final = b"SQLite format 3\x00"
+_STEPS_BETWEEN_LOOKS: Final = 10_000  # of SQLite's virtual machine, between two looks at the clock
+
+
+def migrations() -> list[tuple[int, str]]:
+    """(version, SQL) of every migration, in order."""
+    folder = files("redrive.stores") / "sql" / "sqlite"
+    found = sorted(
+        (entry.name, entry.read_text()) for entry in folder.iterdir() if entry.name.endswith(".sql")
+    )
+    return [(int(name.split("_")[0]), text) for name, text in found]
+
+
+def connect(path: Path, *, busy_timeout: timedelta) -> sqlite3.Connection:
+    """A connection as every part of the store uses it; it may be handed from thread to thread."""
+    with translated(path):
+        connection = sqlite3.connect(
+            path, timeout=busy_timeout.total_seconds(), isolation_level=None, check_same_thread=False
+        )
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA cache_size = -16384")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        return connection
+
+
+def prepare(path: Path, *, busy_timeout: timedelta, check_for: timedelta | None) -> None:
+    """Make the file a store of this version, or say why it cannot be one."""
+    _check_file(path)
+    connection = connect(path, busy_timeout=busy_timeout)
+    try:
+        with translated(path):
+            _check_owner(connection, path)
+            problem = damage(connection, check_for)
+            if problem is not None:
+                raise StoreDamagedError(f"{path} is damaged ({problem}); restore it from a backup")
+            connection.execute("PRAGMA page_size = 8192")  # a new file's; of another it changes nothing
+            connection.execute("PRAGMA journal_mode = WAL")
+            _migrate(connection)
+    finally:
+        connection.close()
+
+
+def damage(connection: sqlite3.Connection, check_for: timedelta | None) -> str | None:
+    """What SQLite's own check finds wrong, looking for at most `check_for` (None: as long as it takes)."""
+    if check_for is not None:
+        end = time.monotonic() + check_for.total_seconds()
+        connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS_BETWEEN_LOOKS)
+    try:
+        row = connection.execute("PRAGMA quick_check(1)").fetchone()
+        return None if row is None or row[0] == "ok" else str(row[0]).replace("\n", " ")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+            return None  # a large file: nothing found in the time given; `redrive store check` looks at all of it
+        raise
+    finally:
+        connection.set_progress_handler(None, 0)
+
+
+def _check_file(path: Path) -> None:
+    if path.is_dir():
+        raise StoreDamagedError(
+            f"{path} is a directory; name a file in it, for example {path / 'redrive.db'}"
+        )
+    if not path.parent.is_dir():
+        raise StoreError(f"{path.parent} does not exist; create it, or choose another store path")
+    if not path.exists():
+        return
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_MAGIC))
+    except OSError as error:
+        raise StoreReadOnlyError(f"{path} cannot be read: {error.strerror}") from error
+    if start not in {b"", _MAGIC}:
+        raise StoreDamagedError(f"{path} is not a database; choose another file for the store")
+
+
+def _check_owner(connection: sqlite3.Connection, path: Path) -> None:
+    owner = connection.execute("PRAGMA application_id").fetchone()[0]
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if owner != APPLICATION_ID and (owner or tables):
+        raise StoreDamagedError(
+            f"{path} is the database of another program; choose another file for the store"
+        )
+    version, newest = _version(connection), migrations()[-1][0]
+    if version > newest:
+        raise StoreVersionError(
+            f"{path} was written by a newer redrive (schema {version}, this one knows {newest}); upgrade redrive"
+        )
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    for version, script in migrations():
+        if version <= _version(connection):
+            continue
+        # Statements of the script run one by one: executescript would commit the transaction we hold.
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            if version > _version(connection):  # another process may have been faster
+                for statement in _statements(script):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {version}")
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _statements(script: str) -> Iterator[str]:
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+# SQLite's primary result codes, and what they mean to us.
+_ERRORS: Final[dict[int, tuple[type[StoreError], str]]] = {
+    sqlite3.SQLITE_FULL: (StoreFullError, "is full: make room on the disk or raise the size limit"),
+    sqlite3.SQLITE_IOERR: (StoreError, "cannot be read or written: look at the disk"),
+    sqlite3.SQLITE_READONLY: (
+        StoreReadOnlyError,
+        "cannot be written: check the owner and mode of file and folder",
+    ),
+    sqlite3.SQLITE_CANTOPEN: (
+        StoreReadOnlyError,
+        "cannot be opened: check the owner and mode of file and folder",
+    ),
+    sqlite3.SQLITE_PERM: (
+        StoreReadOnlyError,
+        "cannot be written: check the owner and mode of file and folder",
+    ),
+    sqlite3.SQLITE_BUSY: (StoreBusyError, "is held by another process: try again, or raise busy_timeout"),
+    sqlite3.SQLITE_LOCKED: (StoreBusyError, "is held by another process: try again, or raise busy_timeout"),
+    sqlite3.SQLITE_CORRUPT: (StoreDamagedError, "is damaged: restore it from a backup"),
+    sqlite3.SQLITE_NOTADB: (StoreDamagedError, "is not a database: choose another file for the store"),
+}
+
+
+def translate(error: sqlite3.Error, path: Path) -> StoreError:
+    """SQLite's error as one of ours."""
+    code = getattr(error, "sqlite_errorcode", None)
+    kind, advice = _ERRORS.get((code or 0) & 0xFF, (StoreError, "refused it"))
+    return kind(f"{path} {advice} ({error})")
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """SQLite's errors leave as ours."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise translate(error, path) from error

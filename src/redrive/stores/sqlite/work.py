@@ -1,0 +1,394 @@
+"""What does each verb read and write inside its transaction?
+
+Functions of (connection, …, now) that run in the writer's thread, after `BEGIN IMMEDIATE`: between what they read
+and what they write, nobody else writes. They commit nothing and know no thread, no event loop and no clock.
+`now` is in microseconds, as everywhere in the file.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any, Final, TypeAlias
+
+from redrive.errors import LetterNotFoundError
+from redrive.letters import DeadLetter, Hold, LetterHead, Note, State, Step
+from redrive.letters.letter import storable
+from redrive.letters.lifecycle import after
+from redrive.stores.base import JournalLine, Rescued
+from redrive.stores.changes import (
+    STEP_OF,
+    STEP_OF_CHANGE,
+    Annotate,
+    Assign,
+    Change,
+    Outcome,
+    Prioritise,
+    Release,
+    Resolve,
+    Retry,
+    Schedule,
+    Settlement,
+    Tag,
+    action_of,
+    describe,
+    failure_fields,
+    retagged,
+)
+from redrive.stores.cold import pack_failure
+from redrive.stores.sqlite.rows import (
+    COLUMNS,
+    NewRow,
+    attempt_of,
+    bind,
+    head_of,
+    insert_bodies,
+    insert_letters,
+    letter_of,
+    moment,
+    read_tags,
+    span,
+    tags_column,
+)
+
+Connection: TypeAlias = sqlite3.Connection
+_LET_IN: Final = 10_000  # how many letters may fall due in one claim (S13)
+_AT_ONCE: Final = 500  # ids bound in one statement
+_ROWS_AT_ONCE: Final = 1000  # rows added by one statement; 30 columns of them stay below SQLite's limit
+_TAKING: Final = {State.PENDING: Step.CLAIM, State.MANUAL: Step.REPLAY}
+
+
+# --- adding ----------------------------------------------------------------------------------------------
+
+
+def add(db: Connection, batches: Sequence[Sequence[NewRow]], now: int) -> list[list[bool]]:
+    """Many adds as one: which letters of each batch are new (S2, S4, S5)."""
+    known = {row[0] for row in _of_ids(db, "id", [row.id for batch in batches for row in batch])}
+    stamp = db.execute("SELECT max(created_at) FROM letters").fetchone()[0] or 0
+    fresh: list[tuple[int, NewRow]] = []
+    answers: list[list[bool]] = []
+    for batch in batches:
+        answer: list[bool] = []
+        for row in batch:
+            answer.append(row.id not in known)
+            if answer[-1]:
+                known.add(row.id)
+                stamp = max(now, stamp + 1)
+                fresh.append((stamp, row))
+        answers.append(answer)
+    for start in range(0, len(fresh), _ROWS_AT_ONCE):
+        some = fresh[start : start + _ROWS_AT_ONCE]
+        heads = [value for stamp, row in some for value in (stamp, stamp, int(row.due <= now), *row.columns)]
+        bodies = [value for stamp, row in some for value in (stamp, row.content, row.failure)]
+        db.execute(insert_letters(len(some)), heads)
+        db.execute(insert_bodies(len(some)), bodies)
+    tags = [(tag, stamp) for stamp, row in fresh for tag in row.tags]
+    if tags:
+        db.executemany("INSERT INTO tags (tag, letter) VALUES (?, ?)", tags)
+    return answers
+
+
+# --- claiming --------------------------------------------------------------------------------------------
+
+
+def claim(db: Connection, worker: str, limit: int, lease: timedelta, now: int) -> list[LetterHead]:
+    """Due letters, by priority, then by age (S6 to S9)."""
+    db.execute(
+        "UPDATE letters SET ready = 1 WHERE created_at IN (SELECT created_at FROM letters"
+        " WHERE ready = 0 AND next_retry_at <= ? ORDER BY next_retry_at LIMIT ?)",
+        (now, _LET_IN),
+    )
+    due = "SELECT created_at FROM letters WHERE ready = 1 ORDER BY priority DESC, created_at LIMIT ?"
+    heads = _hold(db, due, [limit], worker, lease, now)
+    heads.sort(key=lambda head: (-head.priority, head.created_at))
+    write_journal(db, ((now, worker, head.id, Step.CLAIM, State.PENDING, head.state, "") for head in heads))
+    return heads
+
+
+def take(db: Connection, ids: Sequence[str], worker: str, lease: timedelta, now: int) -> list[LetterHead]:
+    """Chosen letters, as far as they can be had (S10)."""
+    found = {row[0]: (State(row[1]), row[2]) for row in _of_ids(db, "id, state, created_at", ids)}
+    heads: list[LetterHead] = []
+    for letter_id in dict.fromkeys(ids):
+        before, key = found.get(letter_id, (None, None))
+        if before not in _TAKING:
+            continue
+        heads += _hold(db, "?", [key], worker, lease, now)
+        write_journal(db, [(now, worker, letter_id, _TAKING[before], before, State.PROCESSING, "")])
+    return heads
+
+
+def _hold(
+    db: Connection, which: str, values: list[Any], worker: str, lease: timedelta, now: int
+) -> list[LetterHead]:
+    rows = db.execute(
+        "UPDATE letters SET state = ?, ready = NULL, fence = fence + 1, locked_by = ?, locked_at = ?,"
+        f" lease_until = ?, updated_at = ? WHERE created_at IN ({which}) RETURNING {COLUMNS}",
+        [State.PROCESSING, worker, now, now + span(lease), now, *values],
+    )
+    return [head_of(row) for row in rows]
+
+
+def extend(db: Connection, holds: Sequence[Hold], lease: timedelta, now: int, *, sent: bool) -> list[bool]:
+    """Move the ends of leases that still run (S11, S12)."""
+    answers: list[bool] = []
+    for hold in holds:
+        row = _held(db, hold, now, "created_at, locked_by, sent_at")
+        answers.append(row is not None)
+        if row is None:
+            continue
+        key, worker, sent_at = row
+        first_word = sent and sent_at is None
+        db.execute(
+            "UPDATE letters SET lease_until = ?, sent_at = ?, updated_at = ? WHERE created_at = ?",
+            (now + span(lease), now if first_word else sent_at, now, key),
+        )
+        if first_word:
+            write_journal(db, [(now, worker, hold.id, "sent", State.PROCESSING, State.PROCESSING, "")])
+    return answers
+
+
+def _held(db: Connection, hold: Hold, now: int, columns: str) -> tuple[Any, ...] | None:
+    """Columns of the letter, if this hold is still good for it (S15)."""
+    row: tuple[Any, ...] | None = db.execute(
+        f"SELECT {columns} FROM letters WHERE id = ? AND fence = ? AND lease_until > ?",
+        (storable(hold.id), hold.fence, now),
+    ).fetchone()
+    return row
+
+
+# --- settling --------------------------------------------------------------------------------------------
+
+
+def settle(db: Connection, settlements: Sequence[Settlement], now: int) -> list[bool]:
+    """Carry out each outcome whose hold is good (S14 to S18)."""
+    return [_settle_one(db, one.hold, one.outcome, now) for one in settlements]
+
+
+def _settle_one(db: Connection, hold: Hold, outcome: Outcome, now: int) -> bool:
+    row = _held(db, hold, now, "created_at, locked_by, locked_at, dlq_retry_count, next_retry_at")
+    if row is None:
+        return False
+    key, worker, locked_at, count, due = row
+    step, result = STEP_OF[type(outcome)]
+    changes: dict[str, Any] = {} if outcome.strategy is None else {"strategy": outcome.strategy}
+    if isinstance(outcome, Resolve):
+        changes["presumed"] = outcome.presumed
+        result = "presumed" if outcome.presumed else result
+    elif not isinstance(outcome, Release) and outcome.failure is not None:
+        changes |= failure_fields(outcome.failure)
+        db.execute("UPDATE bodies SET failure = ? WHERE letter = ?", (pack_failure(outcome.failure), key))
+    if isinstance(outcome, Retry | Release) and outcome.at is not None:
+        due = bind(outcome.at)
+    _let_go(db, key, step, now, due, tried=result is not None, **changes)
+    if result is not None:
+        attempt = (
+            key,
+            count + 1,
+            locked_at,
+            now,
+            worker,
+            outcome.strategy,
+            result,
+            hold.fence,
+            outcome.detail,
+        )
+        _write_attempt(db, attempt)
+    state = after(State.PROCESSING, step)
+    write_journal(db, [(now, worker, hold.id, step, State.PROCESSING, state, outcome.detail)])
+    return True
+
+
+def rescue(db: Connection, retry_in: timedelta, max_redrives: int, limit: int, now: int) -> list[Rescued]:
+    """End leases that ran out (S19 to S21)."""
+    ended = db.execute(
+        "SELECT created_at, id, locked_by, locked_at, sent_at, dlq_retry_count, next_retry_at, strategy, fence"
+        " FROM letters WHERE lease_until <= ? ORDER BY lease_until, id LIMIT ?",
+        (now, limit),
+    ).fetchall()
+    rescued: list[Rescued] = []
+    for key, letter_id, worker, locked_at, sent_at, count, old_due, strategy, fence in ended:
+        due = old_due
+        if sent_at is not None:
+            step, result = Step.RESOLVE, "presumed"
+        elif count + 1 < max_redrives:
+            step, result, due = Step.RETRY, "crashed", now + span(retry_in)
+        else:
+            step, result = Step.EXHAUST, "crashed"
+        state = _let_go(db, key, step, now, due, tried=True, presumed=result == "presumed")
+        _write_attempt(
+            db, (key, count + 1, locked_at, now, worker, strategy, result, fence, "the lease ended")
+        )
+        write_journal(db, [(now, "rescuer", letter_id, step, State.PROCESSING, state, result)])
+        rescued.append(Rescued(letter_id, worker, state))
+    return rescued
+
+
+def _let_go(
+    db: Connection, key: int, step: Step, now: int, due: int, *, tried: bool, **changes: Any
+) -> State:
+    """The letter takes its step and is held by nobody (S18)."""
+    state = after(State.PROCESSING, step)
+    assert state is not None  # noqa: S101  no step from processing leads outside
+    columns = {
+        "state": state,
+        "ready": _ready(state, due, now),
+        "next_retry_at": due,
+        "updated_at": now,
+        "locked_by": None,
+        "locked_at": None,
+        "lease_until": None,
+        "sent_at": None,
+        **changes,
+    }
+    assignments = ", ".join(f'"{name}" = ?' for name in columns)
+    db.execute(
+        f"UPDATE letters SET dlq_retry_count = dlq_retry_count + ?, {assignments} WHERE created_at = ?",
+        [int(tried), *map(bind, columns.values()), key],
+    )
+    return state
+
+
+def _ready(state: State, due: int, now: int) -> int | None:
+    return int(due <= now) if state is State.PENDING else None
+
+
+def _write_attempt(db: Connection, attempt: tuple[Any, ...]) -> None:
+    db.execute("INSERT INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", attempt)
+
+
+# --- changing --------------------------------------------------------------------------------------------
+
+
+def apply(db: Connection, change: Change, ids: Sequence[str], by: str, now: int) -> None:
+    """One change on all letters named, or on none (S22 to S25)."""
+    step = STEP_OF_CHANGE[type(change)]
+    wanted = tuple(dict.fromkeys(ids))
+    found = {row[0]: row[1:] for row in _of_ids(db, "id, state, created_at, tags", wanted)}
+    if unknown := [letter_id for letter_id in wanted if letter_id not in found]:
+        raise _unknown(unknown[0])
+    for letter_id in wanted:
+        before, key, tags = State(found[letter_id][0]), *found[letter_id][1:]
+        state = after(before, step) if step is not None else before
+        if state is None:
+            _delete(db, key)
+        else:
+            columns = {**_effects(db, change, key, tags, by, now), "state": state, "updated_at": now}
+            assignments = ", ".join(f'"{name}" = ?' for name in columns)
+            db.execute(
+                f"UPDATE letters SET {assignments} WHERE created_at = ?", [*map(bind, columns.values()), key]
+            )
+        write_journal(db, [(now, by, letter_id, action_of(change), before, state, describe(change))])
+
+
+def _effects(db: Connection, change: Change, key: int, tags: str | None, by: str, now: int) -> dict[str, Any]:
+    """The columns of the head that a change sets; what it writes elsewhere is written here."""
+    match change:
+        case Schedule(at):
+            return {"next_retry_at": at, "ready": _ready(State.PENDING, bind(at), now)}
+        case Assign(to):
+            return {"assignee": to}
+        case Prioritise(priority):
+            return {"priority": priority}
+        case Tag():
+            after_it = retagged(read_tags(tags), change)
+            db.execute(
+                "DELETE FROM tags WHERE letter = ? AND tag IN (SELECT value FROM json_each(?))",
+                (key, tags or "[]"),
+            )
+            db.executemany("INSERT INTO tags (tag, letter) VALUES (?, ?)", [(tag, key) for tag in after_it])
+            return {"tags": tags_column(after_it)}
+        case Annotate(text):
+            db.execute(
+                "INSERT INTO notes (letter, at, author, text) VALUES (?, ?, ?, ?)", (key, now, by, text)
+            )
+            return {}
+        case _:
+            return {}
+
+
+def _delete(db: Connection, key: int) -> None:
+    tags = db.execute("SELECT tags FROM letters WHERE created_at = ?", (key,)).fetchone()[0]
+    if tags is not None:
+        db.execute(
+            "DELETE FROM tags WHERE letter = ? AND tag IN (SELECT value FROM json_each(?))", (key, tags)
+        )
+    db.execute("DELETE FROM attempts WHERE letter = ?", (key,))
+    db.execute("DELETE FROM notes WHERE letter = ?", (key,))
+    db.execute("DELETE FROM bodies WHERE letter = ?", (key,))
+    db.execute("DELETE FROM letters WHERE created_at = ?", (key,))
+
+
+def write_journal(db: Connection, lines: Iterable[tuple[Any, ...]]) -> None:
+    """Lines of (at, actor, letter, action, state before, state after, detail) (S25)."""
+    db.executemany(
+        "INSERT INTO journal (at, actor, letter_id, action, before, after, detail) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        lines,
+    )
+
+
+# --- reading: these run on a reading connection ----------------------------------------------------------
+
+
+def load(db: Connection, ids: Sequence[str]) -> list[DeadLetter]:
+    """Whole letters in the order asked (S28), all as of one moment."""
+    db.execute("BEGIN")
+    try:
+        letters = {letter_id: _load_one(db, letter_id) for letter_id in dict.fromkeys(ids)}
+    finally:
+        db.execute("COMMIT")
+    return [letters[letter_id] for letter_id in ids]
+
+
+def _load_one(db: Connection, letter_id: str) -> DeadLetter:
+    row = db.execute(
+        f"SELECT {COLUMNS}, content, failure, letter FROM letters JOIN bodies ON letter = created_at WHERE id = ?",
+        (storable(letter_id),),
+    ).fetchone()
+    if row is None:
+        raise _unknown(letter_id)
+    *head, content, failure, key = row
+    attempts = db.execute("SELECT * FROM attempts WHERE letter = ? ORDER BY number", (key,)).fetchall()
+    notes = db.execute(
+        "SELECT at, author, text FROM notes WHERE letter = ? ORDER BY number", (key,)
+    ).fetchall()
+    return letter_of(
+        tuple(head),
+        content,
+        failure,
+        attempts=tuple(attempt_of(line) for line in attempts),
+        notes=tuple(Note(moment(at), author, text) for at, author, text in notes),
+    )
+
+
+def journal(db: Connection, letter_id: str | None, after_line: int, limit: int) -> list[JournalLine]:
+    """Lines of the journal, of one letter or of all (S25)."""
+    its, values = ("", []) if letter_id is None else (" AND letter_id = ?", [letter_id])
+    rows = db.execute(
+        f"SELECT * FROM journal WHERE number > ?{its} ORDER BY number LIMIT ?", [after_line, *values, limit]
+    )
+    return [
+        JournalLine(
+            number=number,
+            at=moment(at),
+            actor=actor,
+            letter_id=its_letter,
+            action=action,
+            before=State(before),
+            after=State(now) if now else None,
+            detail=detail,
+        )
+        for number, at, actor, its_letter, action, before, now, detail in rows
+    ]
+
+
+def _of_ids(db: Connection, columns: str, ids: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Rows of `columns` of the letters with these ids, in no particular order."""
+    for start in range(0, len(ids), _AT_ONCE):
+        some = [storable(letter_id) for letter_id in ids[start : start + _AT_ONCE]]
+        yield from db.execute(
+            f"SELECT {columns} FROM letters WHERE id IN ({', '.join('?' * len(some))})", some
+        )
+
+
+def _unknown(letter_id: str) -> LetterNotFoundError:
+    return LetterNotFoundError(f"no letter has the id {letter_id!a}")

@@ -1,0 +1,190 @@
+"""Any store driven against the memory one, by hypothesis.
+
+Both get the same verbs with the same arguments, in orders nobody thought of; after each verb their answers, and
+at the end all of their letters and both journals, must be equal::
+
+    TestMyStore = store_machine(lambda place, clock: MyStore.open(place / "letters", clock=clock))
+"""
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from hypothesis import settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from redrive.clock import Clock
+from redrive.errors import RedriveError
+from redrive.letters import Failure, Hold, Kind, State
+from redrive.stores.base import Store
+from redrive.stores.changes import (
+    Annotate,
+    Archive,
+    Assign,
+    Change,
+    Delete,
+    Discard,
+    Exhaust,
+    Outcome,
+    Park,
+    Prioritise,
+    Release,
+    Resolve,
+    Retry,
+    Schedule,
+    Settlement,
+    Tag,
+)
+from redrive.stores.memory import MemoryStore
+from redrive.stores.query import parse
+from redrive.testing.clock import ManualClock
+from redrive.testing.factories import a_letter, a_message
+
+_KEYS = [f"key-{n}" for n in range(8)]
+_IDS = [a_letter(key).id for key in _KEYS]
+_WORKERS = st.sampled_from(["w1", "w2"])
+_LEASES = st.sampled_from([timedelta(seconds=1), timedelta(minutes=1)])
+_SPANS = st.sampled_from([timedelta(0), timedelta(seconds=1), timedelta(minutes=2)])
+_SOME_IDS = st.lists(st.sampled_from([*_IDS, "unknown"]), max_size=3)
+_QUERIES = st.sampled_from(
+    [
+        "", "state:pending", "-state:pending", "priority>=1", "tag:vip", "-tag:vip", "assignee:ann", "redrives>0",
+        "worker:w1", "sort:-priority", "sort:due", "sort:redrives", "error:LookupError", "boom",
+        "due<=2026-02-11T12:01:00Z",
+    ]
+)  # fmt: skip
+
+
+def store_machine(
+    open_store: Callable[[Path, Clock], Awaitable[Store]], *, max_examples: int = 60, steps: int = 40
+) -> type:
+    """A test case that drives the store that `open_store` opens."""
+
+    class StoreMachine(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.runner = asyncio.Runner()
+            self.place = tempfile.TemporaryDirectory(prefix="redrive-machine-", ignore_cleanup_errors=True)
+            self.clock = ManualClock()
+            self.holds: list[Hold] = []
+            self.store: Store
+            self.model: MemoryStore
+
+        @initialize()
+        def open(self) -> None:
+            async def opening() -> Store:
+                return await open_store(Path(self.place.name), self.clock)
+
+            self.store = self.runner.run(opening())
+            self.model = MemoryStore(self.clock)
+
+        def teardown(self) -> None:
+            self.runner.run(self.store.close())
+            self.runner.close()
+            self.place.cleanup()
+
+        def both(self, verb: str, *args: Any, **options: Any) -> Any:
+            """The answer of both, which must be one."""
+
+            async def ask(store: Store) -> Any:
+                try:
+                    return await getattr(store, verb)(*args, **options)
+                except RedriveError as error:
+                    return type(error), str(error)
+
+            answer, expected = self.runner.run(ask(self.store)), self.runner.run(ask(self.model))
+            assert answer == expected, f"{verb}{args}{options}: {answer} is not {expected}"
+            return answer
+
+        @rule(
+            picks=st.lists(
+                st.tuples(st.sampled_from(_KEYS), st.integers(0, 2), _SPANS), min_size=1, max_size=3
+            )
+        )
+        def add(self, picks: list[tuple[str, int, timedelta]]) -> None:
+            lot = [
+                a_letter(
+                    key,
+                    priority=priority,
+                    tags=("vip",) if priority == 2 else (),
+                    retry_in=timedelta(hours=1) + wait,
+                    message=a_message(message_id=f"m-{key}", correlation_id=f"c-{key}"),
+                )
+                for key, priority, wait in picks
+            ]
+            self.both("add", lot)
+
+        @rule(worker=_WORKERS, limit=st.integers(0, 3), lease=_LEASES)
+        def claim(self, worker: str, limit: int, lease: timedelta) -> None:
+            self.remember(self.both("claim", worker, limit=limit, lease=lease))
+
+        @rule(ids=_SOME_IDS, worker=_WORKERS, lease=_LEASES)
+        def take(self, ids: list[str], worker: str, lease: timedelta) -> None:
+            self.remember(self.both("take", ids, worker, lease=lease))
+
+        def remember(self, answer: Any) -> None:
+            if isinstance(answer, list):
+                self.holds += [head.hold for head in answer]
+
+        @rule(data=st.data(), lease=_LEASES, sent=st.booleans())
+        def extend(self, data: st.DataObject, lease: timedelta, sent: bool) -> None:  # noqa: FBT001
+            self.both("extend", self.some_holds(data), lease=lease, sent=sent)
+
+        @rule(data=st.data(), wait=_SPANS)
+        def settle(self, data: st.DataObject, wait: timedelta) -> None:
+            failure = Failure(error_type="LookupError", text="boom", at=self.clock.now(), kind=Kind.NOT_FOUND)
+            outcomes: list[Outcome] = [
+                Resolve(), Resolve(presumed=True, detail="quiet"),
+                Retry(at=self.clock.now() + wait, strategy="immediate"),
+                Retry(at=self.clock.now() + wait, failure=failure), Exhaust(failure=failure), Exhaust(), Park(),
+                Park(failure=failure, strategy="manual"), Release(), Release(at=self.clock.now() + wait),
+            ]  # fmt: skip
+            chosen = [
+                Settlement(hold, data.draw(st.sampled_from(outcomes))) for hold in self.some_holds(data)
+            ]
+            self.both("settle", chosen)
+
+        def some_holds(self, data: st.DataObject) -> list[Hold]:
+            known = [*self.holds[-6:], Hold(_IDS[0], 1), Hold("unknown", 1)]
+            return data.draw(st.lists(st.sampled_from(known), max_size=3))
+
+        @rule(retry_in=_SPANS, max_redrives=st.integers(1, 3), limit=st.integers(1, 3))
+        def rescue(self, retry_in: timedelta, max_redrives: int, limit: int) -> None:
+            self.both("rescue", retry_in=retry_in, max_redrives=max_redrives, limit=limit)
+
+        @rule(data=st.data(), ids=_SOME_IDS, wait=_SPANS)
+        def apply(self, data: st.DataObject, ids: list[str], wait: timedelta) -> None:
+            changes: list[Change] = [
+                Schedule(self.clock.now() + wait), Discard("junk"), Archive(), Delete(), Assign("ann"), Assign(None),
+                Tag(add=("vip", "eu")), Tag(remove=("vip",)), Prioritise(1), Annotate("looked at it"), Annotate(""),
+            ]  # fmt: skip
+            self.both("apply", data.draw(st.sampled_from(changes)), ids, by="ann")
+
+        @rule(text=_QUERIES, limit=st.integers(1, 4))
+        def page(self, text: str, limit: int) -> None:
+            query = parse(text, now=self.clock.now())
+            page = self.both("page", query, limit=limit)
+            if page.cursor is not None:
+                self.both("page", query, limit=limit, cursor=page.cursor)
+            self.both("count", query)
+            self.both("tally", "state", query)
+
+        @rule(span=_SPANS)
+        def let_time_pass(self, span: timedelta) -> None:
+            self.clock.advance(span)
+
+        @invariant()
+        def all_letters_are_equal(self) -> None:
+            heads = self.both("page", limit=100).heads
+            assert all((head.state is State.PROCESSING) is (head.lease_until is not None) for head in heads)
+            self.both("load", [head.id for head in heads])
+            self.both("journal", limit=1000)
+
+    StoreMachine.TestCase.settings = settings(
+        max_examples=max_examples, stateful_step_count=steps, deadline=None, print_blob=True
+    )
+    case: type = StoreMachine.TestCase
+    return case

@@ -1,0 +1,150 @@
+"""S6 to S13: claiming."""
+
+import asyncio
+from datetime import timedelta
+
+from redrive.letters import (
+    DeadLetter,
+    Hold,
+    LetterHead,
+    State,
+)
+from redrive.stores.base import Store
+from redrive.stores.changes import (
+    Release,
+    Resolve,
+    Settlement,
+)
+from redrive.testing.clock import ManualClock
+from redrive.testing.factories import a_letter, letters
+from redrive.testing.store_suite.ground import MINUTE, Ground
+
+
+class Claiming(Ground):
+    """S6 to S13: claiming."""
+
+    async def test_s06_the_order_of_claims_is_priority_then_age(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        for key, priority in [("old", 0), ("older-urgent", 5), ("new", 0), ("urgent", 5), ("least", -1)]:
+            await store.add([a_letter(key, priority=priority)])
+            clock.advance(MINUTE)
+        claimed = [head.correlation_id for _ in range(5) for head in await store.claim("w", limit=1)]
+        assert claimed == ["trace-older-urgent", "trace-urgent", "trace-old", "trace-new", "trace-least"]
+
+    async def test_s06_a_batch_is_in_the_same_order(self, store: Store) -> None:
+        await store.add([a_letter(f"k{n}", priority=n % 3) for n in range(30)])
+        heads = await store.claim("w", limit=20)
+        assert [head.priority for head in heads] == [2] * 10 + [1] * 10
+        assert heads == sorted(heads, key=lambda head: (-head.priority, head.created_at))
+
+    async def test_s06_what_is_not_due_is_not_claimed(self, store: Store, clock: ManualClock) -> None:
+        await store.add([a_letter(retry_in=timedelta(hours=1) + MINUTE)])  # it failed an hour ago
+        assert await store.claim("w") == []
+        clock.advance(MINUTE - timedelta(microseconds=1))
+        assert await store.claim("w") == []
+        clock.advance(timedelta(microseconds=1))
+        assert len(await store.claim("w")) == 1
+
+    async def test_s06_what_fell_due_later_takes_its_place_by_priority_and_age(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        await store.add([a_letter("waiting", retry_in=timedelta(hours=2))])
+        await store.add([a_letter("due")])
+        clock.advance(timedelta(hours=2))
+        assert [h.correlation_id for h in await store.claim("w")] == ["trace-waiting", "trace-due"]
+
+    async def test_s06_nothing_is_claimed_where_nothing_is(self, store: Store) -> None:
+        assert await store.claim("w") == []
+
+    async def test_s07_two_workers_never_hold_the_same_letter(self, store: Store) -> None:
+        await store.add(letters(100))
+        claims = await asyncio.gather(*(store.claim(f"w{n}", limit=7) for n in range(20)))
+        claimed = [head.id for heads in claims for head in heads]
+        assert len(claimed) == len(set(claimed)) == 100
+
+    async def test_s08_the_fence_only_grows(self, store: Store, clock: ManualClock) -> None:
+        await store.add([a_letter()])
+        fences = []
+        for _ in range(5):
+            [head] = await store.claim("w")
+            fences.append(head.fence)
+            await store.settle([Settlement(head.hold, Release())])
+        [head] = await store.claim("w", lease=MINUTE)
+        clock.advance(MINUTE)
+        await store.rescue(retry_in=timedelta(0))
+        [again] = await store.claim("w")
+        assert [*fences, head.fence, again.fence] == [1, 2, 3, 4, 5, 6, 7]
+
+    async def test_s09_a_claimed_letter_says_who_holds_it_and_until_when(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        await store.add([a_letter()])
+        [head] = await store.claim("worker_node_2", lease=timedelta(minutes=5))
+        assert (head.state, head.locked_by, head.locked_at) == (
+            State.PROCESSING,
+            "worker_node_2",
+            clock.now(),
+        )
+        assert head.lease_until == clock.now() + timedelta(minutes=5)
+        [letter] = await store.load([head.id])
+        assert _head(letter) == head
+
+    async def test_s10_chosen_letters_can_be_taken_due_or_not(self, store: Store) -> None:
+        await store.add([a_letter("a"), a_letter("b", retry_in=timedelta(days=9)), a_letter("c")])
+        wanted = [a_letter("b").id, "no such letter", a_letter("a").id, a_letter("b").id]
+        taken = await store.take(wanted, "w")
+        assert [head.correlation_id for head in taken] == ["trace-b", "trace-a"]
+        assert {head.state for head in taken} == {State.PROCESSING}
+
+    async def test_s10_manual_letters_can_be_taken(self, store: Store) -> None:
+        letter = await self.parked(store)
+        [head] = await store.take([letter.id], "person")
+        assert (head.state, head.fence, head.locked_by) == (State.PROCESSING, 2, "person")
+
+    async def test_s10_letters_in_any_other_state_are_left_out(self, store: Store) -> None:
+        everywhere = await self.one_in_each_state(store)
+        ids = [everywhere[state] for state in State]
+        taken = await store.take(ids, "w")
+        assert {head.id for head in taken} == {everywhere[State.PENDING], everywhere[State.MANUAL]}
+
+    async def test_s11_a_running_lease_can_be_extended(self, store: Store, clock: ManualClock) -> None:
+        await store.add([a_letter()])
+        [head] = await store.claim("w", lease=MINUTE)
+        clock.advance(MINUTE / 2)
+        assert await store.extend([head.hold], lease=MINUTE) == [True]
+        clock.advance(MINUTE * 3 / 4)
+        assert await store.rescue(retry_in=timedelta(0)) == []
+        assert await store.settle([Settlement(head.hold, Resolve())]) == [True]
+
+    async def test_s11_a_lost_lease_cannot_be_extended(self, store: Store, clock: ManualClock) -> None:
+        await store.add(letters(2))
+        one, two = await store.claim("w", lease=MINUTE)
+        await store.settle([Settlement(one.hold, Release())])
+        holds = [one.hold, two.hold, Hold("no such letter", 1), Hold(two.id, two.fence + 1)]
+        assert await store.extend(holds, lease=MINUTE) == [False, True, False, False]
+        clock.advance(MINUTE)
+        assert await store.extend([two.hold], lease=MINUTE) == [False]
+
+    async def test_s12_a_letter_that_was_sent_says_so(self, store: Store, clock: ManualClock) -> None:
+        await store.add([a_letter()])
+        [head] = await store.claim("w")
+        sent_at = clock.now()
+        assert await store.extend([head.hold], lease=timedelta(hours=1), sent=True) == [True]
+        clock.advance(MINUTE)
+        assert await store.extend([head.hold], lease=timedelta(hours=1), sent=True) == [True]
+        [letter] = await store.load([head.id])
+        assert (letter.sent_at, letter.state) == (sent_at, State.PROCESSING)
+        assert letter.lease_until == clock.now() + timedelta(hours=1)
+
+    async def test_s13_a_crowd_that_falls_due_at_once_is_let_in_whole(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        await store.add([a_letter(f"k{n}", retry_in=timedelta(hours=2), priority=n % 2) for n in range(500)])
+        clock.advance(timedelta(hours=2))
+        heads = await store.claim("w", limit=300)
+        assert [head.priority for head in heads] == [1] * 250 + [0] * 50
+
+
+def _head(letter: DeadLetter) -> LetterHead:
+    return LetterHead(**{name: getattr(letter, name) for name in LetterHead.__struct_fields__})

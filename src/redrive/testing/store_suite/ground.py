@@ -1,0 +1,126 @@
+"""What every part of the suite stands on: a store, a clock, and letters in every state."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from redrive.clock import Clock
+from redrive.letters import (
+    DeadLetter,
+    Kind,
+    LetterHead,
+    State,
+)
+from redrive.stores.base import Store
+from redrive.stores.changes import (
+    Archive,
+    Assign,
+    Exhaust,
+    Park,
+    Resolve,
+    Settlement,
+)
+from redrive.stores.query import Query
+from redrive.testing.clock import ManualClock
+from redrive.testing.factories import a_failure, a_letter, a_message
+
+MINUTE = timedelta(minutes=1)
+
+
+class Ground:
+    """A store to be tested. Subclasses say how it is opened."""
+
+    #: False for a store that keeps nothing beyond `close`.
+    durable = True
+    #: The largest body that is tried, in bytes.
+    largest_body = 50_000_000
+
+    async def open_store(self, place: Path, clock: Clock) -> Store:
+        """A store in `place`, new or as it was left there."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def clock(self) -> ManualClock:
+        """The clock the store is given."""
+        return ManualClock()
+
+    @pytest.fixture
+    async def store(self, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Store]:
+        """A new store."""
+        store = await self.open_store(tmp_path, clock)
+        yield store
+        await store.close()
+
+    # --- letters -----------------------------------------------------------------------------------------
+
+    async def parked(self, store: Store) -> DeadLetter:
+        letter = a_letter("parked")
+        await store.add([letter])
+        [head] = await store.take([letter.id], "w")
+        await store.settle([Settlement(head.hold, Park())])
+        return letter
+
+    async def one_in_each_state(self, store: Store) -> dict[State, str]:
+        await store.add([a_letter(state) for state in State])
+        ids = {state: a_letter(state).id for state in State}
+        for state in State:
+            if state is State.PENDING:
+                continue
+            [head] = await store.take([ids[state]], "w")
+            if state is State.MANUAL:
+                await store.settle([Settlement(head.hold, Park())])
+            elif state is State.RESOLVED:
+                await store.settle([Settlement(head.hold, Resolve())])
+            elif state in {State.FAILED, State.ARCHIVED}:
+                await store.settle([Settlement(head.hold, Exhaust())])
+        await store.apply(Archive(), [ids[State.ARCHIVED]], by="retention")
+        return ids
+
+    async def a_mixed_lot(self, store: Store, clock: ManualClock) -> list[LetterHead]:
+        """Letters that differ in everything a query can ask for."""
+        for n in range(12):
+            letter = a_letter(
+                f"k{n}",
+                source=["orders", "payments", "x[*]y", "mail"][n % 4],
+                transport=["rabbitmq", "kafka"][n % 2],
+                message=a_message(
+                    b"x" * n * 5, message_id=f"message-k{n}" if n % 3 else None, correlation_id=f"trace-k{n}"
+                ),
+                failure=a_failure(
+                    ["card declined", "Card DECLINED by bank", "100% [x]* a_b", "host not found"][n % 4],
+                    error_type=["ValueError", "TimeoutError", "OSError"][n % 3],
+                    kind=[Kind.BUSINESS, Kind.TIMEOUT][n % 2],
+                    at=datetime(2026, 1, 1, n, tzinfo=UTC),
+                ),
+                first_failed_at=datetime(2025, 12, 25 + n % 3, tzinfo=UTC),
+                reason=["PoisonMessage", "NonRetryableError"][n % 2],
+                priority=n % 4,
+                tags=[(), ("vip",), ("vip", "eu"), ("violet",)][n % 4],
+                retry_in=timedelta(days=n),
+            )  # fmt: skip
+            await store.add([letter])
+            if n % 5 == 0:
+                await store.apply(Assign(["ann", "bob"][n % 2]), [letter.id], by="ann")
+            clock.advance(MINUTE)
+        await store.claim("w1", limit=2)
+        return await self.all_pages(store, Query(), limit=50)
+
+    async def all_pages(self, store: Store, query: Query, limit: int) -> list[LetterHead]:
+        heads: list[LetterHead] = []
+        cursor: str | None = None
+        while True:
+            page = await store.page(query, limit=limit, cursor=cursor)
+            heads += page.heads
+            cursor = page.cursor
+            if cursor is None:
+                return heads
+
+    def in_order(self, heads: list[LetterHead], query: Query) -> list[LetterHead]:
+        attribute = {
+            "created": "created_at", "failed": "last_failed_at", "due": "next_retry_at", "redrives": "dlq_retry_count",
+        }.get(query.sort.field, query.sort.field)  # fmt: skip
+        return sorted(
+            heads, key=lambda head: (getattr(head, attribute), head.id), reverse=query.sort.descending
+        )

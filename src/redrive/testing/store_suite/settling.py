@@ -1,0 +1,198 @@
+"""S14 to S21: settling and rescuing."""
+
+from datetime import timedelta
+
+from redrive.letters import (
+    Hold,
+    Kind,
+    State,
+)
+from redrive.stores.base import Store
+from redrive.stores.changes import (
+    Exhaust,
+    Outcome,
+    Park,
+    Release,
+    Resolve,
+    Retry,
+    Settlement,
+)
+from redrive.testing.clock import ManualClock
+from redrive.testing.factories import a_failure, a_letter, letters
+from redrive.testing.store_suite.ground import MINUTE, Ground
+
+
+class Settling(Ground):
+    """S14 to S21: settling and rescuing."""
+
+    async def test_s14_each_outcome_leads_to_its_state(self, store: Store, clock: ManualClock) -> None:
+        outcomes: list[tuple[Outcome, State]] = [
+            (Resolve(), State.RESOLVED), (Retry(at=clock.now()), State.PENDING), (Exhaust(), State.FAILED),
+            (Park(), State.MANUAL), (Release(), State.PENDING),
+        ]  # fmt: skip
+        await store.add(letters(len(outcomes)))
+        heads = await store.claim("w")
+        settlements = [Settlement(h.hold, outcome) for h, (outcome, _) in zip(heads, outcomes, strict=True)]
+        assert await store.settle(settlements) == [True] * len(outcomes)
+        states = [letter.state for letter in await store.load([head.id for head in heads])]
+        assert states == [state for _, state in outcomes]
+
+    async def test_s15_a_worker_whose_lease_ended_can_finish_nothing(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        await store.add([a_letter()])
+        [head] = await store.claim("slow", lease=MINUTE)
+        clock.advance(MINUTE)
+        before = await store.load([head.id])
+        assert await store.settle([Settlement(head.hold, Resolve())]) == [False]
+        assert await store.load([head.id]) == before
+
+    async def test_s15_a_worker_that_was_overtaken_can_finish_nothing(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        await store.add([a_letter()])
+        [old] = await store.claim("slow", lease=MINUTE)
+        clock.advance(MINUTE)
+        await store.rescue(retry_in=timedelta(0))
+        [new] = await store.claim("quick")
+        for outcome in (Resolve(), Retry(at=clock.now()), Exhaust(), Park(), Release()):
+            assert await store.settle([Settlement(old.hold, outcome)]) == [False]
+        assert await store.settle([Settlement(new.hold, Resolve())]) == [True]
+
+    async def test_s15_nothing_can_be_finished_twice(self, store: Store) -> None:
+        await store.add([a_letter()])
+        [head] = await store.claim("w")
+        both = [Settlement(head.hold, Resolve()), Settlement(head.hold, Exhaust())]
+        assert await store.settle(both) == [True, False]
+        assert await store.settle(both) == [False, False]
+        [letter] = await store.load([head.id])
+        assert (letter.state, letter.dlq_retry_count) == (State.RESOLVED, 1)
+
+    async def test_s15_nothing_can_be_finished_without_a_claim(self, store: Store) -> None:
+        await store.add([a_letter()])
+        unclaimed = [Hold(a_letter().id, 0), Hold(a_letter().id, 1), Hold("no such letter", 1)]
+        assert await store.settle([Settlement(hold, Resolve()) for hold in unclaimed]) == [False] * 3
+
+    async def test_s16_redrives_are_counted_and_kept(self, store: Store, clock: ManualClock) -> None:
+        await store.add([a_letter()])
+        for number in (1, 2):
+            [head] = await store.claim(f"w{number}")
+            clock.advance(MINUTE)
+            retry = Retry(at=clock.now(), strategy="immediate", detail=f"failure {number}")
+            await store.settle([Settlement(head.hold, retry)])
+        [head] = await store.claim("w3")
+        await store.settle([Settlement(head.hold, Resolve(presumed=True, strategy="manual"))])
+        [letter] = await store.load([head.id])
+        assert letter.dlq_retry_count == 3
+        assert [(a.number, a.worker, a.strategy, a.result, a.fence, a.detail) for a in letter.attempts] == [
+            (1, "w1", "immediate", "failed", 1, "failure 1"),
+            (2, "w2", "immediate", "failed", 2, "failure 2"),
+            (3, "w3", "manual", "presumed", 3, ""),
+        ]
+        assert letter.attempts[0].ended_at - letter.attempts[0].started_at == MINUTE
+        assert letter.presumed
+
+    async def test_s16_parking_and_releasing_are_not_redrives(self, store: Store, clock: ManualClock) -> None:
+        await store.add([a_letter()])
+        [head] = await store.claim("w")
+        await store.settle([Settlement(head.hold, Release(at=clock.now() + MINUTE))])
+        assert await store.claim("w") == []
+        clock.advance(MINUTE)
+        [head] = await store.claim("w")
+        await store.settle([Settlement(head.hold, Park())])
+        [letter] = await store.load([head.id])
+        assert (letter.dlq_retry_count, letter.attempts) == (0, ())
+
+    async def test_s17_a_new_failure_replaces_the_old_one_and_leaves_the_message(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        original = a_letter()
+        await store.add([original])
+        failure = a_failure(
+            "no such customer", error_type="LookupError", kind=Kind.NOT_FOUND, at=clock.now(), stack="at x"
+        )
+        for outcome in (
+            Retry(at=clock.now(), failure=failure),
+            Park(failure=failure),
+            Exhaust(failure=failure),
+        ):
+            [head] = await store.take([original.id], "w")
+            await store.settle([Settlement(head.hold, outcome)])
+            [letter] = await store.load([original.id])
+            assert letter.failure == failure
+            assert (letter.error_type, letter.error_text, letter.kind) == (
+                "LookupError",
+                failure.text,
+                Kind.NOT_FOUND,
+            )
+            assert (letter.group, letter.last_failed_at) == (failure.fingerprint, clock.now())
+            assert (letter.message, letter.first_failed_at) == (original.message, original.first_failed_at)
+
+    async def test_s18_a_settled_letter_is_held_by_nobody(self, store: Store, clock: ManualClock) -> None:
+        await store.add(letters(4))
+        heads = await store.claim("w")
+        await store.extend([head.hold for head in heads], sent=True)
+        outcomes: list[Outcome] = [Resolve(), Retry(at=clock.now()), Exhaust(), Park()]
+        await store.settle([Settlement(h.hold, o) for h, o in zip(heads, outcomes, strict=True)])
+        for letter in await store.load([head.id for head in heads]):
+            assert (letter.locked_by, letter.locked_at, letter.lease_until, letter.sent_at) == (None,) * 4
+
+    async def test_s19_a_crash_counts_as_a_redrive(self, store: Store, clock: ManualClock) -> None:
+        await store.add([a_letter()])
+        [head] = await store.claim("crashed", lease=MINUTE)
+        assert await store.rescue(retry_in=MINUTE) == []
+        clock.advance(MINUTE)
+        [rescued] = await store.rescue(retry_in=MINUTE)
+        assert (rescued.id, rescued.worker, rescued.state) == (head.id, "crashed", State.PENDING)
+        [letter] = await store.load([head.id])
+        assert letter.dlq_retry_count == 1
+        assert [(a.worker, a.result, a.fence) for a in letter.attempts] == [("crashed", "crashed", 1)]
+
+    async def test_s20_a_rescued_letter_waits_and_can_be_claimed_again(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        await store.add([a_letter()])
+        await store.claim("crashed", lease=MINUTE)
+        clock.advance(MINUTE)
+        await store.rescue(retry_in=MINUTE)
+        assert await store.claim("w") == []
+        clock.advance(MINUTE)
+        assert [head.fence for head in await store.claim("w")] == [2]
+
+    async def test_s20_a_letter_that_keeps_killing_workers_ends_as_failed(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        await store.add([a_letter()])
+        states = []
+        for _ in range(5):
+            assert len(await store.claim("doomed", lease=MINUTE)) == 1
+            clock.advance(MINUTE)
+            [rescued] = await store.rescue(retry_in=timedelta(0), max_redrives=5)
+            states.append(rescued.state)
+        assert states == [State.PENDING] * 4 + [State.FAILED]
+        [letter] = await store.load([a_letter().id])
+        assert (letter.dlq_retry_count, len(letter.attempts)) == (5, 5)
+        assert await store.claim("w") == []
+
+    async def test_s20_a_rescue_takes_no_more_than_its_limit_oldest_first(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        await store.add(letters(3))
+        for lease in (3, 1, 2):
+            await store.claim(f"lease-{lease}", limit=1, lease=MINUTE * lease)
+        clock.advance(MINUTE * 3)
+        workers = [r.worker for _ in range(2) for r in await store.rescue(retry_in=MINUTE, limit=2)]
+        assert workers == ["lease-1", "lease-2", "lease-3"]
+
+    async def test_s21_a_letter_without_a_verdict_is_presumed_resolved(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        await store.add([a_letter()])
+        [head] = await store.claim("w")
+        await store.extend([head.hold], lease=timedelta(hours=1), sent=True)
+        clock.advance(timedelta(hours=1))
+        [rescued] = await store.rescue(retry_in=MINUTE)
+        assert rescued.state is State.RESOLVED
+        [letter] = await store.load([head.id])
+        assert (letter.presumed, letter.dlq_retry_count) == (True, 1)
+        assert [attempt.result for attempt in letter.attempts] == ["presumed"]

@@ -1,0 +1,95 @@
+"""What may every test ask for?
+
+The one rule: a test that needs a real service asks for it by a fixture and gets something that no other test
+uses; whether the service is there is decided in one place (`tests/services/`).
+
+=================  ===================================================================================
+`rabbitmq`         a fresh vhost on the run's RabbitMQ: `amqp_url`, `management_url`, `vhost`, `api()`
+`postgres`         a fresh database on the run's PostgreSQL: `url`, `psql()`
+`own_rabbitmq`     a RabbitMQ of its own to stop and kill: the same, and `ctl()`, `restart()`, `pids`, …
+`own_postgres`     a PostgreSQL of its own to stop and kill: the same, and `restart()`, `pids`, …
+=================  ===================================================================================
+"""
+
+import os
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+
+from redrive.errors import ServiceError
+from tests.services import (
+    SERVICES,
+    Missing,
+    Postgres,
+    PostgresServer,
+    RabbitMQ,
+    RabbitMQServer,
+    Run,
+    look_for,
+    required,
+)
+
+# A shared machine makes any deadline a lie. In CI a failure also prints what repeats it elsewhere.
+hypothesis.settings.register_profile("home", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=False, print_blob=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "home")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A misspelt service in the environment must not turn into tests that silently skip."""
+    try:
+        required(os.environ)
+    except ServiceError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A test that uses a service's fixture is marked by it, so that `-m 'not service'` leaves it out."""
+    marked = {mark.args[0] for mark in item.iter_markers("service")}
+    for name in SERVICES:
+        if name not in marked and {name, f"own_{name}"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.service(name))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test marked by hand follows the same rule as one that uses a fixture."""
+    for mark in item.iter_markers("service"):
+        found = look_for(SERVICES[mark.args[0]], os.environ)
+        if isinstance(found, Missing):
+            found.end_test()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def service_run() -> Iterator[Run]:
+    """This process's hold on the run's services: what was started ends when the last one lets go."""
+    with Run.of(os.environ) as run:
+        yield run
+
+
+@pytest.fixture
+def rabbitmq(service_run: Run) -> Iterator[RabbitMQ]:
+    """A fresh vhost."""
+    with service_run.address(RabbitMQServer, os.environ).fresh() as vhost:
+        yield vhost
+
+
+@pytest.fixture
+def own_rabbitmq(service_run: Run) -> Iterator[RabbitMQServer]:
+    """A RabbitMQ that this test may stop, kill and restart."""
+    with service_run.private(RabbitMQServer, os.environ) as server:
+        yield server
+
+
+@pytest.fixture
+def postgres(service_run: Run) -> Iterator[Postgres]:
+    """A fresh database."""
+    with service_run.address(PostgresServer, os.environ).fresh() as database:
+        yield database
+
+
+@pytest.fixture
+def own_postgres(service_run: Run) -> Iterator[PostgresServer]:
+    """A PostgreSQL that this test may stop, kill and restart."""
+    with service_run.private(PostgresServer, os.environ) as server:
+        yield server
