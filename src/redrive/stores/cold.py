@@ -18,7 +18,7 @@ from redrive.letters.headers import pack, unpack
 
 LARGEST: Final = 900_000_000  # below every database's limit for one value
 _PLAIN, _ZSTD = b"\x00", b"\x01"
-_WORTH_COMPRESSING: Final = 512
+_WORTH_COMPRESSING: Final = 2048  # below, the time is worth more than the bytes
 _LEVEL: Final = 1
 
 

@@ -36,7 +36,7 @@ from redrive.stores.query import EVERYTHING, Query, read_cursor, tally_field, wr
 from redrive.stores.sqlite import schema, work
 from redrive.stores.sqlite.rows import NewRow, head_of, new_row, ticks
 from redrive.stores.sqlite.search import page_sql, tally_sql, where
-from redrive.stores.sqlite.writer import Bundle, Job, Writer, alone
+from redrive.stores.sqlite.writer import Bundle, Job, Writer
 
 T = TypeVar("T")
 _READERS: Final = 4
@@ -69,6 +69,7 @@ class SqliteStore:
         self._options = options
         self._clock = clock
         self._closed = False
+        self._stamps = work.Stamps()
         self._readers = ThreadPoolExecutor(_READERS, "redrive-sqlite-reader")
         self._reading = threading.local()
         self._connections: list[sqlite3.Connection] = []
@@ -110,7 +111,7 @@ class SqliteStore:
             rows = [new_row(letter) for letter in letters]
         else:
             rows = await asyncio.to_thread(lambda: [new_row(letter) for letter in letters])
-        return await self._writer.submit(_Add(rows, self._now))
+        return await self._writer.submit(_Add(rows, self._stamps, self._now))
 
     async def claim(self, worker: str, *, limit: int = 10, lease: timedelta = LEASE) -> list[LetterHead]:
         """S6 to S9, S13."""
@@ -214,11 +215,12 @@ class SqliteStore:
 class _Add(Job[list[bool]]):
     """An add; the writer folds those of one group into one."""
 
-    __slots__ = ("now", "rows")
+    __slots__ = ("now", "rows", "stamps")
 
-    def __init__(self, rows: list[NewRow], now: Callable[[], int]) -> None:
-        super().__init__(lambda db: work.add(db, [rows], now())[0])
+    def __init__(self, rows: list[NewRow], stamps: work.Stamps, now: Callable[[], int]) -> None:
+        super().__init__(lambda db: work.add(db, [rows], stamps, now())[0])
         self.rows = rows
+        self.stamps = stamps
         self.now = now
 
 
@@ -226,7 +228,8 @@ def _bundle(group: list[Job[Any]]) -> Iterator[Bundle]:
     """All adds of a group as one, then the rest. All of them are under way at once: no order was promised."""
     adds = [job for job in group if isinstance(job, _Add)]
     if adds:
-        yield list(adds), lambda db: work.add(db, [job.rows for job in adds], adds[0].now())
+        stamps, now = adds[0].stamps, adds[0].now
+        yield Bundle(list(adds), lambda db: work.add(db, [job.rows for job in adds], stamps, now()))
     for job in group:
         if not isinstance(job, _Add):
-            yield [job], alone(job)
+            yield Bundle.of(job)

@@ -22,8 +22,14 @@ TIMES: Final = frozenset(
 )  # fmt: skip
 HEAD: Final = LetterHead.__struct_fields__
 COLUMNS: Final = ", ".join(f'"{name}"' for name in HEAD)
-_STAMPED: Final = ("created_at", "updated_at", "ready")  # known only when the row is written
-_ADDED: Final = (*_STAMPED, *(name for name in HEAD if name not in _STAMPED))
+# What an add writes: first what is known only when the row is written, then what the letter says. The rest of
+# a new letter is the same for all of them and comes from the table's defaults (S4).
+ADDED: Final = (
+    "created_at", "updated_at", "ready",
+    "id", "transport", "source", "message_id", "correlation_id", "size", "reason", "error_type", "error_text",
+    "kind", "group", "priority", "tags", "strategy", "assignee", "retry_count", "first_failed_at",
+    "last_failed_at", "next_retry_at",
+)  # fmt: skip
 
 _TICK: Final = timedelta(microseconds=1)
 _encode_json = msgspec.json.Encoder().encode
@@ -82,20 +88,20 @@ def new_row(letter: DeadLetter) -> NewRow:
     last = ticks(letter.last_failed_at)
     first = last if letter.first_failed_at is letter.last_failed_at else ticks(letter.first_failed_at)
     columns = (
-        letter.id, "dlq_pending", letter.transport, letter.source, letter.message_id, letter.correlation_id,
-        letter.size, letter.reason, letter.error_type, letter.error_text, letter.kind.value, letter.group,
-        letter.priority, tags_column(letter.tags), letter.strategy, letter.assignee, letter.retry_count, 0,
-        first, last, due, 0, None, None, None, None, 0,
+        letter.id, letter.transport, letter.source, letter.message_id, letter.correlation_id,
+        letter.size, letter.reason, letter.error_type, letter.error_text, letter.kind._value_, letter.group,
+        letter.priority, tags_column(letter.tags), letter.strategy, letter.assignee, letter.retry_count,
+        first, last, due,
     )  # fmt: skip
     return NewRow(letter.id, due, columns, pack_content(letter), pack_failure(letter.failure), letter.tags)
 
 
 @cache
 def insert_letters(count: int) -> str:
-    """The statement that adds `count` heads: many rows in one go, because each go costs a change of threads."""
-    row = f"({', '.join('?' * len(_ADDED))})"
-    names = ", ".join(f'"{name}"' for name in _ADDED)
-    return f"INSERT INTO letters ({names}) VALUES {', '.join([row] * count)}"
+    """The statement that adds `count` heads: many in one go, because each go costs a change of threads."""
+    row = f"({', '.join('?' * len(ADDED))})"
+    names = ", ".join(f'"{name}"' for name in ADDED)
+    return f"INSERT INTO letters ({names}) VALUES {', '.join([row] * count)} ON CONFLICT (id) DO NOTHING"
 
 
 @cache

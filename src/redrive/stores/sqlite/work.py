@@ -53,38 +53,77 @@ from redrive.stores.sqlite.rows import (
 Connection: TypeAlias = sqlite3.Connection
 _LET_IN: Final = 10_000  # how many letters may fall due in one claim (S13)
 _AT_ONCE: Final = 500  # ids bound in one statement
-_ROWS_AT_ONCE: Final = 1000  # rows added by one statement; 30 columns of them stay below SQLite's limit
+# Letters added by one statement: prepared once, and few enough for SQLite's limit of bound values.
+_ROWS_AT_ONCE: Final = 250
+# Another process wrote at the same microseconds.
+_STAMP_TAKEN: Final = (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_ROWID)
 _TAKING: Final = {State.PENDING: Step.CLAIM, State.MANUAL: Step.REPLAY}
 
 
 # --- adding ----------------------------------------------------------------------------------------------
 
 
-def add(db: Connection, batches: Sequence[Sequence[NewRow]], now: int) -> list[list[bool]]:
+class Stamps:
+    """Hands out the stamps that letters are keyed by: the time, but each one later than the one before."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def take(self, count: int, now: int) -> range:
+        """As many stamps as there are letters."""
+        first = max(now, self._last + 1)
+        self._last = first + count - 1
+        return range(first, first + count)
+
+    def skip(self, last: int) -> None:
+        """The stamps up to `last` are taken by somebody else."""
+        self._last = max(self._last, last)
+
+
+def add(db: Connection, batches: Sequence[Sequence[NewRow]], stamps: Stamps, now: int) -> list[list[bool]]:
     """Many adds as one: which letters of each batch are new (S2, S4, S5)."""
-    known = {row[0] for row in _of_ids(db, "id", [row.id for batch in batches for row in batch])}
-    stamp = db.execute("SELECT max(created_at) FROM letters").fetchone()[0] or 0
-    fresh: list[tuple[int, NewRow]] = []
-    answers: list[list[bool]] = []
-    for batch in batches:
-        answer: list[bool] = []
-        for row in batch:
-            answer.append(row.id not in known)
-            if answer[-1]:
-                known.add(row.id)
-                stamp = max(now, stamp + 1)
-                fresh.append((stamp, row))
-        answers.append(answer)
-    for start in range(0, len(fresh), _ROWS_AT_ONCE):
-        some = fresh[start : start + _ROWS_AT_ONCE]
-        heads = [value for stamp, row in some for value in (stamp, stamp, int(row.due <= now), *row.columns)]
-        bodies = [value for stamp, row in some for value in (stamp, row.content, row.failure)]
-        db.execute(insert_letters(len(some)), heads)
-        db.execute(insert_bodies(len(some)), bodies)
-    tags = [(tag, stamp) for stamp, row in fresh for tag in row.tags]
+    rows = [row for batch in batches for row in batch]
+    new: list[tuple[int, NewRow]] = []
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        new += _add_heads(db, rows[start : start + _ROWS_AT_ONCE], stamps, now)
+    for start in range(0, len(new), _ROWS_AT_ONCE):
+        some = new[start : start + _ROWS_AT_ONCE]
+        values = [value for key, row in some for value in (key, row.content, row.failure)]
+        db.execute(insert_bodies(len(some)), values)
+    tags = [(tag, key) for key, row in new if row.tags for tag in row.tags]
     if tags:
         db.executemany("INSERT INTO tags (tag, letter) VALUES (?, ?)", tags)
-    return answers
+    if len(new) == len(rows):
+        return [[True] * len(batch) for batch in batches]
+    fresh = {row.id for _, row in new}
+    return [[_is_first(row.id, fresh) for row in batch] for batch in batches]
+
+
+def _add_heads(db: Connection, rows: list[NewRow], stamps: Stamps, now: int) -> list[tuple[int, NewRow]]:
+    """The letters that are new, with their keys; their heads are in the file now."""
+    keyed = list(zip(stamps.take(len(rows), now), rows, strict=True))
+    values = [value for key, row in keyed for value in (key, key, int(row.due <= now), *row.columns)]
+    try:
+        added = db.execute(insert_letters(len(rows)), values).rowcount
+    except sqlite3.IntegrityError as error:
+        if error.sqlite_errorcode not in _STAMP_TAKEN:
+            raise
+        stamps.skip(db.execute("SELECT max(created_at) FROM letters").fetchone()[0])
+        return _add_heads(db, rows, stamps, now)
+    if added == len(rows):
+        return keyed
+    there = dict(_of_ids(db, "id, created_at", [row.id for row in rows]))
+    return [(key, row) for key, row in keyed if there[row.id] == key]
+
+
+def _is_first(letter_id: str, new: set[str]) -> bool:
+    """True once for each new id."""
+    if letter_id in new:
+        new.remove(letter_id)
+        return True
+    return False
 
 
 # --- claiming --------------------------------------------------------------------------------------------

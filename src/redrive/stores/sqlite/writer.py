@@ -16,15 +16,13 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from redrive.errors import RedriveError, StoreClosedError
 from redrive.stores.sqlite.schema import translate
 
 T = TypeVar("T")
-_ENOUGH: Final = (
-    250  # jobs to hand over before the turn ends, so that the thread has work while the loop makes more
-)
+_REFUSALS: Final = (RedriveError, ValueError, TypeError, OverflowError, sqlite3.IntegrityError)
 _LARGEST_GROUP: Final = 5000  # jobs in one transaction, give or take one hand-over
 
 
@@ -38,9 +36,19 @@ class Job(Generic[T]):
         self.future: asyncio.Future[T]
 
 
+class Bundle(NamedTuple):
+    """Jobs, and the work that gives one answer for each of them."""
+
+    jobs: list[Job[Any]]
+    work: Callable[[sqlite3.Connection], list[Any]]
+
+    @classmethod
+    def of(cls, job: Job[Any]) -> "Bundle":
+        """The bundle of one job."""
+        return cls([job], lambda db: [job.work(db)])
+
+
 Result: TypeAlias = tuple[Job[Any], Any, BaseException | None]
-# Jobs, and the work that gives one answer for each of them.
-Bundle: TypeAlias = tuple[list[Job[Any]], Callable[[sqlite3.Connection], list[Any]]]
 
 
 class Writer:
@@ -70,8 +78,6 @@ class Writer:
             self._loop.call_soon(self._hand_over)  # after everything else that this turn has to do
         self._gathered.append(job)
         job.future = self._loop.create_future()
-        if len(self._gathered) >= _ENOUGH:
-            self._hand_over()
         return job.future
 
     async def close(self) -> None:
@@ -116,39 +122,45 @@ class Writer:
 
     def _commit(self, group: list[Job[Any]]) -> list[Result]:
         """The results of the group, after its commit."""
-        results: list[Result] = []
         try:
+            bundles = list(self._bundle(group))
             self._connection.execute("BEGIN IMMEDIATE")
-            for jobs, work in self._bundle(group):
-                results += self._guarded(jobs, work)
+            if len(bundles) == 1:  # alone in its transaction: it needs no savepoint
+                results = self._run_bundle(bundles[0])
+            else:
+                results = [result for bundle in bundles for result in self._guarded(bundle)]
             self._connection.execute("COMMIT")
+        except _REFUSALS as error:
+            self._roll_back()
+            if len(group) == 1:
+                return [(group[0], None, error)]
+            return [result for job in group for result in self._commit([job])]
         except BaseException as error:  # noqa: BLE001  whoever waits must hear of it, whatever it is
             self._roll_back()
             told = translate(error, self._path) if isinstance(error, sqlite3.Error) else error
             return [(job, None, told) for job in group]
         return results
 
-    def _guarded(self, jobs: list[Job[Any]], work: Callable[[sqlite3.Connection], list[Any]]) -> list[Result]:
-        """Run one piece of work; if it refuses, undo what it did and nothing else."""
+    def _run_bundle(self, bundle: Bundle) -> list[Result]:
+        answers = bundle.work(self._connection)
+        return [(job, answer, None) for job, answer in zip(bundle.jobs, answers, strict=True)]
+
+    def _guarded(self, bundle: Bundle) -> list[Result]:
+        """Run one bundle of several; if it refuses, undo what it did and nothing else."""
         execute = self._connection.execute
-        execute("SAVEPOINT job")
+        execute("SAVEPOINT bundle")
         try:
-            answers = work(self._connection)
-        except (RedriveError, ValueError, TypeError, OverflowError, sqlite3.IntegrityError) as error:
-            execute("ROLLBACK TO job")
-            execute("RELEASE job")
-            if len(jobs) == 1:
-                return [(jobs[0], None, error)]
-            return [result for job in jobs for result in self._guarded([job], alone(job))]
-        execute("RELEASE job")
-        return [(job, answer, None) for job, answer in zip(jobs, answers, strict=True)]
+            results = self._run_bundle(bundle)
+        except _REFUSALS as error:
+            execute("ROLLBACK TO bundle")
+            execute("RELEASE bundle")
+            if len(bundle.jobs) == 1:
+                return [(bundle.jobs[0], None, error)]
+            return [result for job in bundle.jobs for result in self._guarded(Bundle.of(job))]
+        execute("RELEASE bundle")
+        return results
 
     def _roll_back(self) -> None:
         with suppress(sqlite3.Error):
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-
-
-def alone(job: Job[Any]) -> Callable[[sqlite3.Connection], list[Any]]:
-    """The work of one job, as that of a bundle of one."""
-    return lambda connection: [job.work(connection)]

@@ -5,7 +5,7 @@
 CREATE TABLE letters (
     created_at      INTEGER PRIMARY KEY,
     id              TEXT    NOT NULL UNIQUE,
-    state           TEXT    NOT NULL,
+    state           TEXT    NOT NULL DEFAULT 'dlq_pending',
     transport       TEXT    NOT NULL,
     source          TEXT    NOT NULL,
     message_id      TEXT,
@@ -21,17 +21,17 @@ CREATE TABLE letters (
     strategy        TEXT,
     assignee        TEXT,
     retry_count     INTEGER NOT NULL,
-    dlq_retry_count INTEGER NOT NULL,
+    dlq_retry_count INTEGER NOT NULL DEFAULT 0,
     first_failed_at INTEGER NOT NULL,
     last_failed_at  INTEGER NOT NULL,
     next_retry_at   INTEGER NOT NULL,
     updated_at      INTEGER NOT NULL,
-    fence           INTEGER NOT NULL,
+    fence           INTEGER NOT NULL DEFAULT 0,
     locked_by       TEXT,
     locked_at       INTEGER,
     lease_until     INTEGER,
     sent_at         INTEGER,
-    presumed        INTEGER NOT NULL,
+    presumed        INTEGER NOT NULL DEFAULT 0,
     ready           INTEGER             -- pending letters only: 1 due, 0 waiting for next_retry_at
 ) STRICT;
 
