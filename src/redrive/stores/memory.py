@@ -73,9 +73,9 @@ class MemoryStore:
             check_letter(letter)
         answers: list[bool] = []
         for letter in letters:
+            stamp = self._stamp()
             answers.append(letter.id not in self._letters)
             if answers[-1]:
-                stamp = self._stamp()
                 self._letters[letter.id] = msgspec.structs.replace(
                     letter, state=State.PENDING, fence=0, dlq_retry_count=0, presumed=False, attempts=(), notes=(),
                     created_at=stamp, updated_at=stamp, **_FREE,
