@@ -27,10 +27,11 @@ if TYPE_CHECKING:
         Typed,
     )
     from redrive.letters.redact import Redactor
-    from redrive.rules import Classification, Classifier, Exponential, Fixed, Listed, Rule, decide
-    from redrive.settings import Settings
+    from redrive.rules import Classification, Classifier, Exponential, Fixed, Listed, Rule, decide, failure_of
+    from redrive.settings import Settings, StoreSettings
     from redrive.stores import open_store
     from redrive.stores.base import Store
+    from redrive.stores.changes import Exhaust, Park, Release, Resolve, Retry, Settlement
     from redrive.stores.query import Query, parse
 
 _ROOMS = {
@@ -41,18 +42,21 @@ _ROOMS = {
         "State", "Typed",
     ),
     "redrive.letters.redact": ("Redactor",),
-    "redrive.rules": ("Classification", "Classifier", "Exponential", "Fixed", "Listed", "Rule", "decide"),
-    "redrive.settings": ("Settings",),
+    "redrive.rules": ("Classification", "Classifier", "Exponential", "Fixed", "Listed", "Rule", "decide", "failure_of"),
+    "redrive.settings": ("Settings", "StoreSettings"),
     "redrive.stores": ("open_store",),
     "redrive.stores.base": ("Store",),
+    "redrive.stores.changes": ("Exhaust", "Park", "Release", "Resolve", "Retry", "Settlement"),
     "redrive.stores.query": ("Query", "parse"),
 }  # fmt: skip
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
-    "Attempt", "Classification", "Classifier", "Clock", "DeadLetter", "Exponential", "Failure", "Fixed", "Headers",
-    "Hold", "Kind", "LetterHead", "Listed", "Message", "Note", "Origin", "Query", "Redactor", "RedriveError",
-    "Rule", "Settings", "State", "Store", "SystemClock", "Typed", "__version__", "decide", "open_store", "parse",
+    "Attempt", "Classification", "Classifier", "Clock", "DeadLetter", "Exhaust", "Exponential", "Failure",
+    "Fixed", "Headers", "Hold", "Kind", "LetterHead", "Listed", "Message", "Note", "Origin", "Park",
+    "Query", "Redactor", "RedriveError", "Release", "Resolve", "Retry", "Rule", "Settings", "Settlement",
+    "State", "Store", "StoreSettings", "SystemClock", "Typed", "__version__", "decide", "failure_of",
+    "open_store", "parse",
 ]  # fmt: skip
 
 

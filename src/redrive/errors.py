@@ -16,8 +16,9 @@ One tree, drawn once::
         ├── StoreBusyError          somebody else holds the store for longer than we wait
         ├── StoreClosedError        the store was closed
         ├── LetterNotFoundError     no letter has this id
-        ├── LetterInvalidError      the letter cannot be stored as it is
-        └── LeaseLostError          the fence shown is not the letter's fence any more
+        └── LetterInvalidError      the letter cannot be stored as it is
+
+The AMQP room has its own branch below the root, with reply codes: `redrive.amqp.errors.AmqpError`.
 
 Errors of libraries are translated into these at the edge where they occur. A message says what is wrong
 and what to do next, in one line; `exit_code` is what the command line exits with.
@@ -106,7 +107,3 @@ class LetterNotFoundError(StoreError):
 
 class LetterInvalidError(StoreError):
     """The letter cannot be stored as it is."""
-
-
-class LeaseLostError(StoreError):
-    """The fence shown is not the letter's fence any more: another worker has, or had, the letter since."""

@@ -260,9 +260,10 @@ def load(path: Path | None = None, environ: Mapping[str, str] = MappingProxyType
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise SettingsError(f"{path} is not valid TOML: {error}") from None
     try:
-        return read(table, environ)
+        read(table)
     except SettingsError as error:
         raise SettingsError(f"{path}: {error}") from None
+    return read(table, environ)  # what is wrong now, is wrong with the environment
 
 
 def read(table: Mapping[str, Any], environ: Mapping[str, str] = MappingProxyType({})) -> Settings:

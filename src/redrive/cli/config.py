@@ -15,7 +15,7 @@ from redrive.settings import SECTIONS, Settings, load
 
 @click.group("config")
 def command() -> None:
-    r"""Check and show the settings.
+    """Check and show the settings.
 
     \b
     Examples:
@@ -57,7 +57,12 @@ def as_table(settings: Settings) -> dict[str, dict[str, Any]]:
         section: {name: _plain(getattr(getattr(settings, section), name)) for name in known}
         for section, (_, known) in SECTIONS.items()
     }
-    return {**sections, "strategies": {str(kind): str(one) for kind, one in settings.strategies.items()}}
+    strategies = {str(kind): str(strategy) for kind, strategy in settings.strategies.items()}
+    return {
+        **sections,
+        "strategies": strategies,
+        "rules": {rule.name: str(rule.kind) for rule in settings.rules},
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """`redrive explain`: what is this error taken for, and which rule says so?"""
 
 import os
+from datetime import timedelta
 from pathlib import Path
 
 import click
@@ -18,7 +19,7 @@ from redrive.settings import load
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
 @click.pass_obj
 def command(path: Path | None, text: str, error_type: str, status: int | None, as_json: bool) -> None:  # noqa: FBT001
-    r"""Tell what an error is taken for, why, and what would be done about it.
+    """Tell what an error is taken for, why, and what would be done about it.
 
     \b
     Examples:
@@ -37,7 +38,7 @@ def command(path: Path | None, text: str, error_type: str, status: int | None, a
         "retryable": found.retryable,
         "rule": found.rule,
         "strategy": None if isinstance(plan, Exhausted) else str(plan.strategy),
-        "redrive_in": None if due is None else format_duration(due),
+        "redrive_in": None if due is None else format_duration(timedelta(seconds=round(due.total_seconds()))),
         "shown_as": settings.redactor().clean_error(error_type or "Error", text),
     }
     if as_json:

@@ -54,6 +54,11 @@ class _Lazy(click.Group):
 def cli(ctx: click.Context, path: Path | None) -> None:
     """The dead-letter system: keep, explain and send back what could not be processed.
 
+    \b
+    Examples:
+      redrive explain "External API timeout after 5000ms"
+      redrive store check
+
     Exit codes: 0 done, 1 failed, 2 wrong settings, filter or usage, 3 the store cannot do it.
     """
     ctx.obj = path

@@ -16,7 +16,7 @@ from redrive.stores import open_store
 
 @click.group("store")
 def command() -> None:
-    r"""Look after the dead-letter store.
+    """Look after the dead-letter store.
 
     \b
     Examples:
@@ -34,14 +34,14 @@ def check(path: Path | None, as_json: bool) -> None:  # noqa: FBT001  click pass
     if as_json:
         click.echo(msgspec.json.encode(answer))
         return
-    click.echo(f"{answer['url']} is whole: {answer['letters']} letters")
+    click.echo(f"{answer['url']} is whole: {answer['letters']} letter{'s' if answer['letters'] != 1 else ''}")
     for state, count in answer["states"].items():
         click.echo(f"  {state:<15} {count:>10}")
 
 
 async def _check(path: Path | None) -> dict[str, Any]:
     settings = load(path, os.environ)
-    store = await open_store(settings.store)
+    store = await open_store(settings.store, create=False)
     try:
         problem = await store.damage()
         if problem is not None:

@@ -79,9 +79,10 @@ _VARIABLE: Final = re.compile(
 _SPACES: Final = re.compile(r"\s+")
 _LONGEST_TEXT: Final = 1000  # more of a text never told two causes apart
 
-_PYTHON_FRAME: Final = re.compile(r'^\s*File "([^"\n]+)", line \d+, in (\S+)', re.MULTILINE)
+_PYTHON_FRAME: Final = re.compile(r'^[ \t]*File "([^"\n]+)", line \d+, in (\S+)', re.MULTILINE)
 _AT_FRAME: Final = re.compile(  # Java, C#, JavaScript: the frame nearest to the error stands first
-    r"^\s*at\s+(?:async\s+)?(?:new\s+)?([\w$.<>/\[\]`]+)\s*[(\n ]?([^)\n]*)", re.MULTILINE
+    r"^[ \t]*at (?:async )?(?:new )?([\w$.<>/\[\]`:-]+?)(?::\d+)*(?:[ \t]*\(([^)\n]*)\))?[ \t]*(?: \[.*| in .*)?$",
+    re.MULTILINE,
 )
 _FOREIGN_CODE: Final = re.compile(
     r"""

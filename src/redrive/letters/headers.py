@@ -153,6 +153,8 @@ def _same(left: object, right: object) -> bool:
         return len(left) == len(right) and all(map(_same, left, right))
     if isinstance(left, float) and isinstance(right, float):
         return left == right if not math.isnan(left) else math.isnan(right)
+    if isinstance(left, Decimal) and isinstance(right, Decimal):
+        return left.as_tuple() == right.as_tuple()
     return left == right
 
 
@@ -223,6 +225,8 @@ def _text(value: str) -> object:
 def _from_wire(value: object) -> HeaderValue:
     if isinstance(value, list):
         return tuple(_from_wire(item) for item in value)
+    if isinstance(value, dict):
+        raise ValueError("a map is not among the kinds of value")  # noqa: TRY004  told as damage, not as misuse
     return value  # type: ignore[return-value]  # the decoder makes nothing but plain values and extensions
 
 

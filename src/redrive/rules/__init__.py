@@ -24,6 +24,7 @@ from redrive.rules.decide import (
     decide,
 )
 from redrive.rules.durations import format_duration, parse_duration
+from redrive.rules.report import failure_of
 from redrive.rules.retry_after import parse_retry_after
 from redrive.rules.rule import (
     RETRYABLE,
@@ -87,6 +88,7 @@ __all__ = [
     "check_limit",
     "choose",
     "decide",
+    "failure_of",
     "format_duration",
     "parse_backoff",
     "parse_duration",

@@ -13,8 +13,8 @@ from redrive.stores.base import Store
 _SCHEMES = ("sqlite", "memory")
 
 
-async def open_store(settings: StoreSettings, clock: Clock | None = None) -> Store:
-    """The store that the settings name, open and checked."""
+async def open_store(settings: StoreSettings, clock: Clock | None = None, *, create: bool = True) -> Store:
+    """The store that the settings name, open and checked; `create=False`: only if it is there already."""
     scheme, _, rest = settings.url.partition(":")
     if scheme == "memory" and not rest:
         from redrive.stores.memory import MemoryStore  # noqa: PLC0415  loaded when asked for
@@ -24,7 +24,10 @@ async def open_store(settings: StoreSettings, clock: Clock | None = None) -> Sto
         from redrive.stores.sqlite import SqliteOptions, SqliteStore  # noqa: PLC0415
 
         options = SqliteOptions(
-            busy_timeout=settings.busy_timeout, check_for=settings.check_for, max_bytes=settings.max_bytes
+            busy_timeout=settings.busy_timeout,
+            check_for=settings.check_for,
+            max_bytes=settings.max_bytes,
+            create=create,
         )
         return await SqliteStore.open(Path(rest), options, clock)
     hint = did_you_mean(scheme, _SCHEMES) if scheme not in _SCHEMES else ""

@@ -39,7 +39,8 @@ Changing
        error and nothing has changed.
   S23  Only steps of `letters.lifecycle` happen, by whatever verb.
   S24  A deleted letter is gone, body, attempts and notes included; its journal stays.
-  S25  Every change after the add leaves a line in the journal, in the same transaction, with the actor's name.
+  S25  Every change after the add but a mere `extend` leaves a line in the journal, in the same transaction,
+       with the actor's name.
 
 Reading
   S26  `page` gives the heads that match, in the order asked, a cursor where there are more, and no bodies.

@@ -154,9 +154,9 @@ def failure_fields(failure: Failure) -> dict[str, Any]:
     }
 
 
-def action_of(change: Change) -> str:
-    """The change's name in the journal."""
-    return type(change).__name__.lower()
+def action_of(said: Change | Outcome) -> str:
+    """The name of a change or an outcome in the journal."""
+    return type(said).__name__.lower()
 
 
 def describe(change: Change) -> str:

@@ -219,7 +219,8 @@ class MemoryStore:
             changes["next_retry_at"] = outcome.at
         if result is not None:
             changes |= _attempted(letter, result, now, outcome.strategy, outcome.detail)
-        self._change(letter, step, letter.locked_by or "", now, detail=outcome.detail, **changes, **_FREE)
+        worker, action = letter.locked_by or "", action_of(outcome)
+        self._change(letter, step, worker, now, action=action, detail=outcome.detail, **changes, **_FREE)
         return True
 
     async def rescue(

@@ -199,10 +199,12 @@ def parse(text: str, *, now: datetime) -> Query:
             raise QueryError(f"the filter has a quote that is not closed: {text[position:].strip()[:40]}")
         position = found.end()
         if found["quoted"] is not None:
-            needles.append(_needle(_unquote(found["quoted"])))
+            needles.append(_quoted_needle(_unquote(found["quoted"])))
         elif found["bare"] is not None:
             needles.append(_needle(found["bare"]))
         elif found["name"] == "sort":
+            if found["negated"] or found["op"] != ":":
+                raise QueryError("write 'sort:FIELD', or 'sort:-FIELD' for the largest first")
             sort = _sort(found["value"])
         else:
             negated = found["negated"] is not None
@@ -213,6 +215,14 @@ def parse(text: str, *, now: datetime) -> Query:
 
 
 def _needle(text: str) -> str:
+    if text.startswith("-"):
+        raise QueryError(
+            f"only fields can be negated, not words: '{text:.40}'; to search for it, quote all of it"
+        )
+    return fold(text)
+
+
+def _quoted_needle(text: str) -> str:
     if not text.strip():
         raise QueryError("the filter searches for nothing: put a word between the quotes")
     return fold(text)
@@ -241,7 +251,9 @@ def _condition(name: str, symbol: str, raw: str, now: datetime, *, negated: bool
         raise QueryError(
             f"unknown field '{name}'{did_you_mean(name, known)} (to search for a word with a colon, quote it)"
         )
-    parts = [_unquote(quoted) if quoted else plain for quoted, plain in _VALUE_PART.findall(raw)]
+    found = _VALUE_PART.findall(raw)
+    parts = [_unquote(quoted) if quoted else plain for quoted, plain in found]
+    starred = [plain.endswith("*") for _, plain in found]
     if not parts:
         raise QueryError(f"'{name}{symbol}' has no value")
     if op is not Op.IS:
@@ -249,8 +261,12 @@ def _condition(name: str, symbol: str, raw: str, now: datetime, *, negated: bool
             raise QueryError(f"'{name}' is text and cannot be compared with '{symbol}'; use '{name}:'")
         if len(parts) > 1:
             raise QueryError(f"'{name}{symbol}' takes one value, not {len(parts)}")
-    elif len(parts) == 1 and parts[0].endswith("*") and field.kind in {FieldKind.TEXT, FieldKind.TAGS}:
-        return Condition(name, Op.PREFIX, (_prefix(name, parts[0][:-1]),), negated)
+    elif field.kind is FieldKind.TIME:
+        raise QueryError(f"a time is never met exactly: compare '{name}' with >=, >, <= or <")
+    elif any(starred) and field.kind in {FieldKind.TEXT, FieldKind.TAGS}:
+        if not all(starred):
+            raise QueryError(f"'{name}:{raw:.40}' mixes values with and without '*'; write two filters")
+        return Condition(name, Op.PREFIX, tuple(_prefix(name, part[:-1]) for part in parts), negated)
     return Condition(name, op, tuple(_value(name, field, part, now) for part in parts), negated)
 
 
@@ -278,14 +294,14 @@ def _value(name: str, field: Field, text: str, now: datetime) -> Value:
 
 
 def _time(name: str, text: str, now: datetime) -> datetime:
-    """`2026-02-11`, `2026-02-11T12:00:00Z`, or a duration that counts back from now: `2h`."""
+    """`2026-02-11`, `2026-02-11T12:00:00Z`, or a duration: `2h` counts back from now, `+2h` forward."""
     try:
         moment = datetime.fromisoformat(text)
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     except ValueError:
         pass
     try:
-        return now - parse_duration(text)
+        return now + parse_duration(text[1:]) if text.startswith("+") else now - parse_duration(text)
     except (SettingsError, OverflowError):
         raise QueryError(f"'{name}' wants a time such as 2026-02-11T12:00Z or 2h, not '{text}'") from None
 

@@ -51,6 +51,7 @@ class SqliteOptions(msgspec.Struct, frozen=True, kw_only=True):
         seconds=2
     )  # how long to look for damage on opening; None: to the end
     max_bytes: int | None = None  # the file never grows beyond; None: as large as the disk
+    create: bool = True  # make the file if it is not there
 
     def __post_init__(self) -> None:
         if not timedelta(0) <= self.busy_timeout <= timedelta(hours=1):
@@ -69,7 +70,6 @@ class SqliteStore:
         self._options = options
         self._clock = clock
         self._closed = False
-        self._stamps = work.Stamps()
         self._readers = ThreadPoolExecutor(_READERS, "redrive-sqlite-reader")
         self._reading = threading.local()
         self._connections: list[sqlite3.Connection] = []
@@ -78,6 +78,9 @@ class SqliteStore:
             page_size = connection.execute("PRAGMA page_size").fetchone()[0]
             connection.execute(f"PRAGMA max_page_count = {options.max_bytes // page_size}")
         connection.execute("PRAGMA wal_autocheckpoint = 4000")
+        self._stamps = work.Stamps(
+            connection.execute("SELECT max(created_at) FROM letters").fetchone()[0] or 0
+        )
         self._writer = Writer(connection, path, _bundle)
 
     @classmethod
@@ -88,7 +91,11 @@ class SqliteStore:
         options = options or SqliteOptions()
         path = Path(path)
         await asyncio.to_thread(
-            schema.prepare, path, busy_timeout=options.busy_timeout, check_for=options.check_for
+            schema.prepare,
+            path,
+            busy_timeout=options.busy_timeout,
+            check_for=options.check_for,
+            create=options.create,
         )
         return cls(path, options, clock or SystemClock())
 

@@ -48,9 +48,11 @@ def connect(path: Path, *, busy_timeout: timedelta) -> sqlite3.Connection:
         return connection
 
 
-def prepare(path: Path, *, busy_timeout: timedelta, check_for: timedelta | None) -> None:
+def prepare(path: Path, *, busy_timeout: timedelta, check_for: timedelta | None, create: bool = True) -> None:
     """Make the file a store of this version, or say why it cannot be one."""
     _check_file(path)
+    if not create and not path.exists():
+        raise StoreError(f"{path} does not exist; check store.url, or let redrive create it by using it")
     connection = connect(path, busy_timeout=busy_timeout)
     try:
         with translated(path):

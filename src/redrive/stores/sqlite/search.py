@@ -66,15 +66,16 @@ def _condition(condition: Condition) -> tuple[str, list[Any]]:
     field = FIELDS[condition.field]
     column = "tag" if field.kind is FieldKind.TAGS else f'"{field.attribute}"'
     if condition.op is Op.PREFIX:
-        clause, values = f"{column} GLOB ?", [str(condition.values[0]).translate(_GLOB) + "*"]
+        clause = " OR ".join([f"{column} GLOB ?"] * len(condition.values))
+        values = [str(value).translate(_GLOB) + "*" for value in condition.values]
     elif condition.op is Op.IS:
         clause = f"{column} IN ({', '.join('?' * len(condition.values))})"
         values = [_bind(value) for value in condition.values]
     else:
         clause, values = f"{column} {condition.op.value} ?", [_bind(condition.values[0])]
     if field.kind is FieldKind.TAGS:
-        clause = f"EXISTS (SELECT 1 FROM tags WHERE letter = created_at AND {clause})"
-    return (f"({clause}) IS NOT TRUE" if condition.negated else clause), values
+        clause = f"EXISTS (SELECT 1 FROM tags WHERE letter = created_at AND ({clause}))"
+    return (f"({clause}) IS NOT TRUE" if condition.negated else f"({clause})"), values
 
 
 def _bind(value: Value) -> str | int:

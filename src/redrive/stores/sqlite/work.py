@@ -64,12 +64,12 @@ _TAKING: Final = {State.PENDING: Step.CLAIM, State.MANUAL: Step.REPLAY}
 
 
 class Stamps:
-    """Hands out the stamps that letters are keyed by: the time, but each one later than the one before."""
+    """Hands out the stamps that letters are keyed by: the time, but each one later than any before."""
 
     __slots__ = ("_last",)
 
-    def __init__(self) -> None:
-        self._last = 0
+    def __init__(self, last: int) -> None:
+        self._last = last
 
     def take(self, count: int, now: int) -> range:
         """As many stamps as there are letters."""
@@ -233,7 +233,7 @@ def _settle_one(db: Connection, hold: Hold, outcome: Outcome, now: int) -> bool:
         )
         _write_attempt(db, attempt)
     state = after(State.PROCESSING, step)
-    write_journal(db, [(now, worker, hold.id, step, State.PROCESSING, state, outcome.detail)])
+    write_journal(db, [(now, worker, hold.id, action_of(outcome), State.PROCESSING, state, outcome.detail)])
     return True
 
 

@@ -1,0 +1,29 @@
+"""How does an exception become a failure that may leave the process?
+
+Classified, its text and its stack redacted (D4): whoever makes a `Failure` of an exception makes it here.
+"""
+
+from datetime import datetime
+
+from redrive.letters import Failure, stack_of
+from redrive.letters.redact import Redactor
+from redrive.rules.classify import Classifier
+
+
+def failure_of(error: BaseException, *, at: datetime, classifier: Classifier, redactor: Redactor) -> Failure:
+    """The error as a value, clean."""
+    found = classifier.classify(error, at)
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  an error that cannot even be told is still an error
+        text = "(the error has no text)"
+    return Failure(
+        error_type=name,
+        text=redactor.clean_error(name, text),
+        at=at,
+        kind=found.kind,
+        retryable=found.retryable,
+        rule=found.rule,
+        stack=redactor.clean(stack_of(error)),
+    )
