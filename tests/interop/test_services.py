@@ -24,6 +24,7 @@ from redrive.errors import ServiceError
 from tests.services import (
     REQUIRED,
     SERVICES,
+    TOOLS,
     Given,
     Missing,
     Postgres,
@@ -32,6 +33,7 @@ from tests.services import (
     RabbitMQServer,
     Server,
     Startable,
+    Tool,
     look_for,
     look_for_program,
     required,
@@ -121,7 +123,10 @@ class TestTheRule:
         assert {
             row["name"]: (row["variable"], Path(row["where"]) if row["available"] else None)
             for row in json.loads(shown.stdout)
-        } == {name: (server.variables[0], _program(server)) for name, server in SERVICES.items()}
+        } == {
+            **{name: (server.variables[0], _program(server)) for name, server in SERVICES.items()},
+            **{name: ("", _program(tool)) for name, tool in TOOLS.items()},
+        }
 
 
 class TestRabbitMQ:
@@ -320,7 +325,7 @@ class TestTheEnd:
         assert _ends(server)
 
 
-def _program(server: type[Server[Any]]) -> Path | None:
+def _program(server: type[Server[Any]] | Tool) -> Path | None:
     with suppress(ServiceError):
         return server.find()
     return None

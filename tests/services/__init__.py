@@ -12,6 +12,8 @@ of its own on it. A test that stops or kills a server asks for one of its own (`
 ===============  =============================================================================
 `rabbitmq.py`    one file per service: what a test talks to, and how the server is started;
 `postgres.py`    a further service is one more such file and one more row in `SERVICES`
+`embedded.py`    our own broker, as a program like the others
+`tools.py`       what tests run beside a service, found and required by the same rule
 `server.py`      what all servers have in common: start, stop, kill, restart
 `guard.py`       how a server ends when its test run is gone, however that went
 ===============  =============================================================================
@@ -38,13 +40,17 @@ import pytest
 
 from redrive.errors import ServiceError
 from tests.services import guard
+from tests.services.embedded import EmbeddedServer
 from tests.services.postgres import Postgres, PostgresServer
 from tests.services.rabbitmq import RabbitMQ, RabbitMQServer
 from tests.services.server import A, Server, why_ended
+from tests.services.tools import AMQPLIB, Tool
 
 __all__ = [
     "REQUIRED",
     "SERVICES",
+    "TOOLS",
+    "EmbeddedServer",
     "Given",
     "Missing",
     "Postgres",
@@ -54,13 +60,17 @@ __all__ = [
     "Run",
     "Server",
     "Startable",
+    "Tool",
     "look_for",
     "look_for_program",
     "required",
 ]
 
 REQUIRED = "REDRIVE_REQUIRE_SERVICES"
-SERVICES: Mapping[str, type[Server[Any]]] = {row.name: row for row in (RabbitMQServer, PostgresServer)}
+SERVICES: Mapping[str, type[Server[Any]]] = {
+    row.name: row for row in (RabbitMQServer, PostgresServer, EmbeddedServer)
+}
+TOOLS: Mapping[str, Tool] = {row.name: row for row in (AMQPLIB,)}
 
 
 # --- The rule -----------------------------------------------------------------------------------------
@@ -103,8 +113,8 @@ def look_for(server: type[Server[A]], environ: Mapping[str, str]) -> Given[A] | 
     return look_for_program(server, environ) if address is None else Given(address)
 
 
-def look_for_program(server: type[Server[Any]], environ: Mapping[str, str]) -> Startable | Missing:
-    """How this machine provides a service that a test may stop and kill: never by a URL."""
+def look_for_program(server: type[Server[Any]] | Tool, environ: Mapping[str, str]) -> Startable | Missing:
+    """How this machine provides a tool, or a service that a test may stop and kill: never by a URL."""
     try:
         return Startable(server.find())
     except ServiceError as error:
@@ -114,9 +124,10 @@ def look_for_program(server: type[Server[Any]], environ: Mapping[str, str]) -> S
 def required(environ: Mapping[str, str]) -> frozenset[str]:
     """The services that have to be there."""
     names = frozenset(filter(None, (name.strip() for name in environ.get(REQUIRED, "").split(","))))
-    for name in sorted(names - SERVICES.keys()):
-        close = difflib.get_close_matches(name, SERVICES, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(SERVICES)}"
+    known = [*SERVICES, *TOOLS]
+    for name in sorted(names.difference(known)):
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(known)}"
         raise ServiceError(f"{REQUIRED} names an unknown service, {name}; {hint}")
     return names
 

@@ -1,0 +1,222 @@
+"""The cold part of a letter comes back bit-exact, and bytes that are not one are refused."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pytest
+import zstandard
+from hypothesis import given, strategies as st
+
+from redrive.errors import FormatError, LetterInvalidError
+from redrive.letters import DeadLetter, Failure, Headers, Kind, Message, Origin, SystemState, Typed
+from redrive.stores.cold import pack_content, pack_failure, unpack_content, unpack_failure
+from redrive.testing import a_failure, a_letter
+
+PLAIN, ZSTD = b"\x00", b"\x01"
+WAYS: list[Callable[[bytes], Any]] = [unpack_content, unpack_failure]
+
+
+def content_of(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        name: getattr(letter, name) for name in ("key", "message", "origin", "system_state", "derived_from")
+    }
+
+
+def with_body(body: bytes | None) -> DeadLetter:
+    return a_letter(message=Message(body=body, message_id="m", correlation_id="c"))
+
+
+FULL = msgspec.structs.replace(
+    a_letter(
+        "payments/3/17",
+        message=Message(
+            body=b"\x00\xff" * 10,
+            key=b"",
+            headers=Headers([("twice", 1), ("twice", True), ("n", Decimal("1.10")), ("t", Typed("int16", 5))]),
+            content_type="application/json",
+            content_encoding="gzip",
+            message_id="m-1",
+            correlation_id="c-1",
+            sent_at=datetime(2026, 2, 11, 11, 59, 59, 123456, tzinfo=UTC),
+            properties=Headers({"delivery_mode": 2}),
+        ),
+        origin=Origin(
+            transport="kafka", source="payments", exchange="x", routing_key="r", partition=3, offset=2**62,
+            group="g", broker="b", dead_letter_source="payments.dlq",
+        ),
+        system_state=SystemState(0.75, 0.60),
+    ),
+    derived_from="01abc",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "letter",
+    [
+        FULL,
+        a_letter(),
+        *(with_body(body) for body in (None, b"", b"\x00", b"x" * 100_000, os.urandom(100_000))),
+    ],
+    ids=["full", "usual", "null body", "empty body", "one byte", "compressible", "random"],
+)
+def test_content_comes_back_as_it_was(letter: DeadLetter) -> None:
+    assert unpack_content(pack_content(letter)) == content_of(letter)
+
+
+@given(st.none() | st.binary(max_size=2000), st.none() | st.binary(max_size=50), st.text())
+def test_any_body_key_and_name_come_back(body: bytes | None, key: bytes | None, name: str) -> None:
+    letter = a_letter(name or "k", message=Message(body=body, key=key, headers=Headers({name: body})))
+    assert unpack_content(pack_content(letter)) == content_of(letter)
+
+
+@given(
+    error_type=st.text(),
+    text=st.text(),
+    kind=st.sampled_from(Kind),
+    retryable=st.booleans(),
+    stack=st.none() | st.text(),
+)
+def test_a_failure_comes_back_as_it_was(
+    error_type: str, text: str, kind: Kind, *, retryable: bool, stack: str | None
+) -> None:
+    failure = a_failure(text, error_type=error_type, kind=kind, retryable=retryable, stack=stack, rule=stack)
+    assert unpack_failure(pack_failure(failure)) == failure
+
+
+def test_a_failure_with_text_that_is_no_unicode_is_kept_as_well_as_it_can_be() -> None:
+    failure = a_failure("caf\udce9 closed", stack="at \ud800")
+    again = unpack_failure(pack_failure(failure))
+    assert (again.text, again.stack) == ("caf? closed", "at ?")
+    assert (again.at, again.kind, again.error_type) == (failure.at, failure.kind, failure.error_type)
+
+
+# --- compression -----------------------------------------------------------------------------------------
+
+
+def test_what_is_small_or_cannot_be_made_smaller_is_not_compressed() -> None:
+    assert pack_content(with_body(b"x" * 50))[:1] == PLAIN
+    noise = pack_content(with_body(os.urandom(50_000)))
+    assert noise[:1] == PLAIN
+    assert len(noise) < 50_300
+
+
+def test_what_can_be_made_smaller_is_compressed() -> None:
+    packed = pack_content(with_body(b'{"order": 12345}' * 5000))
+    assert packed[:1] == ZSTD
+    assert len(packed) < 5000
+    stack = pack_failure(a_failure(stack='  File "a.py", line 1, in f\n' * 500))
+    assert stack[:1] == ZSTD
+    assert len(stack) < 1000
+
+
+def test_compression_never_makes_anything_larger() -> None:
+    for size in range(0, 3000, 37):
+        letter = with_body(os.urandom(size))
+        assert len(pack_content(letter)) <= size + 200
+
+
+def test_threads_may_pack_at_the_same_time() -> None:
+    letters = [with_body(bytes([number]) * 20_000) for number in range(8)]
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(50):
+            same = unpack_content(pack_content(letters[number])) == content_of(letters[number])
+            wrong.extend([] if same else [number])
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+# --- garbage ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unpack", WAYS)
+@pytest.mark.parametrize("number", [2, 3, 127, 255])
+def test_a_way_of_packing_that_is_not_known_asks_for_an_upgrade(
+    unpack: Callable[[bytes], Any], number: int
+) -> None:
+    with pytest.raises(FormatError, match="packed in a way this redrive does not know; upgrade redrive"):
+        unpack(bytes([number]) + pack_content(FULL)[1:])
+
+
+@pytest.mark.parametrize("unpack", WAYS)
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        PLAIN,
+        ZSTD,
+        PLAIN + b"\xff",
+        PLAIN + b"\x90",
+        PLAIN + b"\xc0",
+        PLAIN + b"\x91" * 5000,
+        PLAIN + b"\xdd\xff\xff\xff\xff",
+        ZSTD + b"no zstandard at all",
+        ZSTD + zstandard.compress(b"\xff\xff\xff"),
+        ZSTD + zstandard.compress(pack_content(FULL)[1:])[:-3],
+        b"SQLite format 3\x00",
+    ],
+)
+def test_bytes_that_hold_no_letter_are_refused(unpack: Callable[[bytes], Any], data: bytes) -> None:
+    with pytest.raises(FormatError) as problem:
+        unpack(data)
+    assert "\n" not in str(problem.value)
+
+
+def test_content_cut_off_at_any_byte_is_refused() -> None:
+    for whole, unpack in ((pack_content(FULL), WAYS[0]), (pack_failure(a_failure(stack="s")), WAYS[1])):
+        for end in range(len(whole)):
+            with pytest.raises(FormatError):
+                unpack(whole[:end])
+
+
+@pytest.mark.parametrize("unpack", WAYS)
+@given(st.binary(max_size=100), st.sampled_from([PLAIN, ZSTD, b""]))
+def test_any_bytes_are_a_letter_or_refused(unpack: Callable[[bytes], Any], data: bytes, way: bytes) -> None:
+    with contextlib.suppress(FormatError):
+        unpack(way + data)
+
+
+def test_any_flipped_bit_gives_a_letter_or_is_refused() -> None:
+    compressed = pack_content(with_body(b"abc" * 400))
+    for whole in (pack_content(FULL), compressed):
+        for bit in range(len(whole) * 8):
+            flipped = bytearray(whole)
+            flipped[bit // 8] ^= 1 << bit % 8
+            with contextlib.suppress(FormatError):
+                unpack_content(bytes(flipped))
+
+
+def test_a_small_value_that_claims_to_be_huge_is_refused_before_it_is_expanded() -> None:
+    claims = zstandard.ZstdCompressor().compressobj(size=2**40)
+    bomb = ZSTD + claims.compress(b"x") + b""
+    with pytest.raises(FormatError):
+        unpack_content(bomb + b"\x28\xb5\x2f\xfd")
+
+
+def test_a_header_that_cannot_be_stored_is_refused_by_the_letters_name() -> None:
+    letter = a_letter(message=Message(body=b"", correlation_id="c", headers=Headers({"n": 10**5000})))
+    with pytest.raises(LetterInvalidError, match=f"letter {letter.id}: its message cannot be stored"):
+        pack_content(letter)
+
+
+def test_fields_that_were_added_later_may_be_missing_in_what_was_written_before() -> None:
+    letter = a_letter()
+    short = msgspec.msgpack.encode((letter.key, (letter.message.body,), ("rabbitmq", "orders")))
+    found = unpack_content(PLAIN + short)
+    assert found["message"] == Message(body=letter.message.body)
+    assert found["origin"] == Origin(transport="rabbitmq", source="orders")
+    assert (found["system_state"], found["derived_from"]) == (None, None)
+    old = PLAIN + msgspec.msgpack.encode(("E", "text", letter.failure.at))
+    assert unpack_failure(old) == Failure(error_type="E", text="text", at=letter.failure.at)
