@@ -2,12 +2,12 @@
 
 `Message` is what was published, held as the bytes it came in: the content header and the body are never decoded on
 the way through. One message may lie in several queues; an `Entry` is its place in one of them, with what that queue
-alone knows about it. Nothing here changes after publishing; a dead letter is a new message.
+alone knows about it. A message never changes after publishing; a dead letter is a new message.
 """
 
-from redrive.amqp.properties import is_persistent, read_expiration, read_priority
+from typing import Final
 
-_PROPERTIES_AT = 12  # class id, weight and body size stand before them in a content header
+PROPERTIES_AT: Final = 12  # class id, weight and body size stand before them in a content header
 
 
 class Message:
@@ -29,7 +29,7 @@ class Message:
         self.keys = keys  # the publish key, then CC, then BCC keys
         self.route = route
         self.header = header  # payload of the content header frame
-        self.body = body
+        self.body: bytes | None = body  # None: it is on disk only, at `place`
         self.size = len(body)
         self.persistent = persistent
         self.place = 0  # the journal's number for it; 0: not journalled
@@ -37,17 +37,7 @@ class Message:
     @property
     def properties(self) -> bytes:
         """The basic properties, encoded."""
-        return self.header[_PROPERTIES_AT:]
-
-    @property
-    def expiration(self) -> bytes | None:
-        """The message's own time to live, as it was written."""
-        return read_expiration(self.properties)
-
-    @property
-    def priority(self) -> int:
-        """The message's priority; 0 where it has none."""
-        return read_priority(self.properties) or 0
+        return self.header[PROPERTIES_AT:]
 
 
 class Entry:
@@ -63,7 +53,5 @@ class Entry:
         self.redelivered = False
         self.deliveries = 0  # failed ones: what x-delivery-count tells
 
-
-def persistent_of(header: bytes) -> bool:
-    """Whether a content header asks for persistence."""
-    return is_persistent(header[_PROPERTIES_AT:])
+    def __lt__(self, other: "Entry") -> bool:
+        return self.number < other.number

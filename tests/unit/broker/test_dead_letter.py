@@ -468,8 +468,10 @@ def test_headers_in_front_of_a_damage_are_kept_and_none_behind_it() -> None:
 
 def test_values_that_nobody_here_can_read_pass_through_as_they_are() -> None:
     nested = b"\x01nF\x00\x00\x00\x03\x01xZ"  # a table with a value of no known type
-    letter = die(die(message(b"\x20\x00" + len(nested).to_bytes(4, "big") + nested)))
+    first = die(message(b"\x20\x00" + len(nested).to_bytes(4, "big") + nested))
+    letter = die(reread(first))
     assert nested in letter.header
+    assert [death.times for death in letter.deaths] == [2]
 
 
 # --- After a restart ----------------------------------------------------------------------------------------

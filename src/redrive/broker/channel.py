@@ -1,0 +1,281 @@
+"""What happens on one channel?
+
+A channel publishes, consumes and settles. The hot verbs (`publish`, `ack_run`) work on octets; every other method
+comes decoded and is found in `methods`. Whatever a client does wrong is raised as an error of `amqp.errors`; the
+session answers it and the channel is closed by `close`, which gives back what was not settled.
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from redrive.amqp import methods as m
+from redrive.amqp.errors import ReplyCode, SoftError
+from redrive.amqp.frames import content_frames, method_frame
+from redrive.amqp.codec import encode
+from redrive.amqp.hot import ack_frame, nack_frame, parse_ack_run
+from redrive.amqp.properties import read_headers, replace_fields
+from redrive.broker.consumer import Consumer
+from redrive.broker.dead_letter import Reason
+from redrive.broker.message import PROPERTIES_AT, Entry, Message
+from redrive.broker.publishing import HeaderFacts, Route
+from redrive.broker.queue import Queue
+from redrive.broker.vhost import REPLY_TO
+
+if TYPE_CHECKING:
+    from redrive.broker.session import Session
+
+Unacked = tuple[Entry, Queue, Consumer | None]
+_NACK_BITS = 0  # a confirm that says no is never multiple and has nothing to requeue
+
+
+class Channel:
+    """One channel of a session."""
+
+    def __init__(self, session: "Session", number: int) -> None:
+        self.session = session
+        self.number = number
+        self.is_open = True
+        self.next_tag = 1
+        self.unacked: dict[int, Unacked] = {}  # by delivery tag, in order
+        self.consumers: dict[str, Consumer] = {}
+        self.prefetch = 0  # for the whole channel (global qos); 0: no limit
+        self.consumer_prefetch = 0  # for consumers to come
+        self.next_consumer = 1
+        self.reply_consumer: str | None = None  # the tag of a direct reply-to consumer
+        # publisher confirms
+        self.confirms = False
+        self.next_confirm = 1
+        self.unconfirmed: deque[tuple[int, int, bool]] = deque()  # tag, place in the journal, accepted
+        # transactions
+        self.transaction: Transaction | None = None
+        self._facts: HeaderFacts | None = None
+        self._last_header: bytes | None = None
+
+    # --- publishing ----------------------------------------------------------------------------------------
+
+    def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
+        """A message has come, whole: the payloads of its method and header frames, and its body."""
+        session = self.session
+        route = session.routes.get(payload)
+        if route is None or route.version != session.vhost.version:
+            route = session.find_route(payload)
+        if header is not self._last_header:
+            self._facts = HeaderFacts(session, header)
+            self._last_header = header
+        facts = self._facts
+        assert facts is not None  # noqa: S101  set with the last header
+        if facts.plain and route.fixed:
+            queues = route.queues
+            message = Message(
+                route.exchange, route.keys, route.route, facts.header, body, persistent=facts.persistent
+            )
+        else:
+            queues, message = self._route_slowly(route, facts, body)
+        if self.transaction is not None:
+            self.transaction.publishes.append((queues, message, facts, route.mandatory))
+            return
+        accepted = self.enqueue(queues, message, facts, mandatory=route.mandatory)
+        if self.confirms:
+            self.unconfirmed.append((self.next_confirm, session.broker.keep.position(message), accepted))
+            self.next_confirm += 1
+            session.broker.confirming.add(self)
+
+    def _route_slowly(self, route: Route, facts: HeaderFacts, body: bytes) -> tuple[list[Queue], Message]:
+        """With keys of its own (CC, BCC), with headers that matter, or with an answer to come straight back."""
+        session = self.session
+        raw = facts.header[PROPERTIES_AT:]
+        keys = (*route.keys, *facts.carbon_keys, *facts.blind_keys)
+        header = facts.header
+        if facts.reply_to:
+            if self.reply_consumer is None:
+                raise SoftError(ReplyCode.PRECONDITION_FAILED, "fast reply consumer does not exist", 60, 40)
+            name = f"{REPLY_TO}.{session.broker.reply_name(self)}"
+            header = header[:PROPERTIES_AT] + replace_fields(raw, reply_to=name)
+        queues = session.vhost.targets(route.exchange, keys, lambda: read_headers(raw))
+        # A route that is told to consumers and dead letters names CC keys, never BCC ones (AMQP.md 5, 10).
+        return queues, Message(route.exchange, keys, route.route, header, body, persistent=facts.persistent)
+
+    def enqueue(self, queues: list[Queue], message: Message, facts: HeaderFacts, *, mandatory: bool) -> bool:
+        """Put a message into its queues; False if one of them refused it."""
+        session = self.session
+        broker, vhost, now = session.broker, session.vhost, session.now
+        accepted = True
+        for queue in queues:
+            if queue.is_deleted:
+                continue
+            accepted = vhost.enqueue(queue, message, now, facts.expiration, facts.priority) and accepted
+        broker.published += 1
+        if not queues and not self._reply_directly(message) and mandatory:
+            self._return(message)
+        return accepted
+
+    def _reply_directly(self, message: Message) -> bool:
+        key = message.keys[0]
+        if message.exchange or not key.startswith(REPLY_TO + "."):
+            return False
+        target = self.session.broker.reply_channel(key[len(REPLY_TO) + 1 :])
+        if target is None or target.reply_consumer is None:
+            return False
+        deliver = m.BasicDeliver(target.reply_consumer, target.next_tag, False, "", key)
+        target.next_tag += 1
+        target.send_content(deliver, message)
+        return True
+
+    def _return(self, message: Message) -> None:
+        self.send_content(m.BasicReturn(312, "NO_ROUTE", message.exchange, message.keys[0]), message)
+
+    def send_content(self, method: m.Method, message: Message) -> None:
+        """A method with a message behind it."""
+        session = self.session
+        body = message.body if message.body is not None else session.broker.body_of(message)
+        session.write(method_frame(self.number, encode(method)))
+        session.write(content_frames(self.number, message.properties, body, session.frame_max))
+
+    def confirm(self, durable: int) -> None:
+        """Tell the publisher about everything that is safe by now."""
+        waiting = self.unconfirmed
+        last = 0
+        write = self.session.write
+        while waiting and waiting[0][1] <= durable:
+            tag, _, accepted = waiting.popleft()
+            if accepted:
+                last = tag
+                continue
+            if last:
+                write(ack_frame(self.number, last, True))
+                last = 0
+            write(nack_frame(self.number, tag, _NACK_BITS))
+        if last:
+            write(ack_frame(self.number, last, True))
+
+    # --- settling ------------------------------------------------------------------------------------------
+
+    def ack_run(self, run: bytes) -> None:
+        """Acknowledgements in a row, each of one delivery."""
+        unacked = self.unacked
+        if self.transaction is not None:
+            for tag in parse_ack_run(run):
+                self.settle(tag, multiple=False, verdict="ack")
+            return
+        mark = self.session.broker.mark
+        for tag in parse_ack_run(run):
+            found = unacked.pop(tag, None)
+            if found is None:
+                self._acknowledge_one(tag)
+                continue
+            entry, queue, consumer = found
+            queue.unacked -= 1
+            queue.unacked_bytes -= entry.message.size
+            queue.stats.acked += 1
+            if consumer is not None:
+                consumer.unacked -= 1
+            if entry.message.place:
+                queue.ground.forget(queue, entry)
+            if not queue.is_dirty and queue.line:
+                mark(queue)
+
+    def _acknowledge_one(self, tag: int) -> None:
+        if tag == 0:
+            self.settle(0, multiple=False, verdict="ack")
+        raise SoftError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}", 60, 80)
+
+    def settle(self, tag: int, *, multiple: bool, verdict: str) -> None:
+        """Acknowledge, reject or give back one delivery, or all up to it. `verdict`: ack, reject, requeue, return."""
+        tags = self._tags(tag, multiple=multiple, method=_SETTLING[verdict])
+        if self.transaction is not None:
+            self.transaction.settles.append((tags, verdict))
+            self.transaction.tags.update(tags)
+            return
+        self.settle_all(tags, verdict)
+
+    def _tags(self, tag: int, *, multiple: bool, method: int) -> list[int]:
+        taken = self.transaction.tags if self.transaction is not None else frozenset()
+        if multiple:
+            found = [known for known in self.unacked if known <= tag or tag == 0]
+            found = [known for known in found if known not in taken]
+            if not found and tag != 0:
+                raise SoftError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}", 60, method)
+            return found
+        if tag not in self.unacked or tag in taken:
+            raise SoftError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}", 60, method)
+        return [tag]
+
+    def settle_all(self, tags: list[int], verdict: str) -> None:
+        """Carry out a verdict on deliveries, in the order of their tags (AMQP.md 18)."""
+        touched: dict[Queue, None] = {}
+        for tag in tags:
+            entry, queue, consumer = self.unacked.pop(tag)
+            self._release(entry, queue, consumer)
+            touched[queue] = None
+            if verdict == "ack":
+                queue.stats.acked += 1
+                queue.ground.forget(queue, entry)
+            elif verdict == "reject":
+                queue.ground.bury(queue, entry, Reason.REJECTED)
+            else:
+                self._give_back(queue, entry, counts=verdict == "return")
+        for queue in touched:
+            if not queue.is_deleted:
+                queue.dispatch(self.session.now)
+                queue.trim(self.session.now)
+
+    def _release(self, entry: Entry, queue: Queue, consumer: Consumer | None) -> None:
+        queue.unacked -= 1
+        queue.unacked_bytes -= entry.message.size
+        if consumer is not None:
+            consumer.unacked -= 1
+
+    def _give_back(self, queue: Queue, entry: Entry, *, counts: bool) -> None:
+        """Back to the queue; a quorum queue counts, and gives up at its limit (AMQP.md 21)."""
+        if queue.is_deleted:
+            return
+        if queue.options.queue_type == "quorum":
+            entry.deliveries += counts
+            limit = queue.options.delivery_limit
+            if counts and limit is not None and 0 <= limit < entry.deliveries:
+                queue.ground.bury(queue, entry, Reason.DELIVERY_LIMIT)
+                return
+        queue.give_back(entry, self.session.now)
+
+    # --- consumers -----------------------------------------------------------------------------------------
+
+    def cancelled_by_broker(self, consumer: Consumer) -> None:
+        """The consumer's queue has gone; tell the client if it wants to hear it."""
+        self.drop_consumer(consumer)
+        if self.session.wants_cancels and self.is_open:
+            self.session.send(m.BasicCancel(consumer.tag, True), self.number)
+
+    def drop_consumer(self, consumer: Consumer) -> None:
+        """The consumer takes nothing any more; what it has stays unsettled on this channel."""
+        self.consumers.pop(consumer.tag, None)
+        if consumer in consumer.queue.consumers:
+            consumer.queue.remove_consumer(consumer, self.session.now)
+            self.session.broker.mark(consumer.queue)
+
+    def close(self) -> None:
+        """The channel is closed: consumers go, and what was not settled goes back."""
+        self.is_open = False
+        session = self.session
+        session.broker.reply_gone(self)
+        consumers = list(self.consumers.values())
+        for consumer in consumers:
+            self.drop_consumer(consumer)
+        self.transaction = None
+        self.settle_all(list(self.unacked), "return")
+        for consumer in consumers:
+            session.vhost.consumer_left(consumer.queue)
+        session.broker.confirming.discard(self)
+
+
+_SETTLING = {"ack": 80, "reject": 90, "requeue": 120, "return": 90}
+
+
+class Transaction:
+    """What a transaction holds back until it is committed (AMQP.md 22)."""
+
+    __slots__ = ("publishes", "settles", "tags")
+
+    def __init__(self) -> None:
+        self.publishes: list[tuple[list[Queue], Message, HeaderFacts, bool]] = []
+        self.settles: list[tuple[list[int], str]] = []
+        self.tags: set[int] = set()

@@ -1,0 +1,89 @@
+"""Who takes messages from a queue, and how much at a time?"""
+
+from typing import TYPE_CHECKING, Final
+
+from redrive.amqp.hot import DeliverWriter
+from redrive.broker.message import Entry
+
+if TYPE_CHECKING:
+    from redrive.broker.channel import Channel
+    from redrive.broker.queue import Queue
+
+_PLENTY: Final = 1 << 30
+_AT_ONCE: Final = 4096  # without acknowledgements: so many before looking at the socket again
+
+
+class Consumer:
+    """One `basic.consume`. `deliver` is the hottest line of the broker."""
+
+    __slots__ = (
+        "_writer", "arguments", "channel", "exclusive", "no_ack", "prefetch", "priority", "queue", "tag", "unacked",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        channel: "Channel",
+        queue: "Queue",
+        tag: str,
+        *,
+        no_ack: bool,
+        exclusive: bool,
+        priority: int,
+        prefetch: int,
+        arguments: dict[str, object],
+    ) -> None:
+        self.channel = channel
+        self.queue = queue
+        self.tag = tag
+        self.no_ack = no_ack
+        self.exclusive = exclusive
+        self.priority = priority
+        self.prefetch = prefetch  # 0: no limit of its own
+        self.arguments = arguments
+        self.unacked = 0
+        self._writer = DeliverWriter(channel.number, tag.encode(), channel.session.frame_max)
+
+    def room(self) -> int:
+        """How many entries it can be given now."""
+        channel = self.channel
+        if channel.session.is_congested or not channel.is_open:
+            return 0
+        if self.no_ack:
+            return _AT_ONCE
+        own = self.prefetch - self.unacked if self.prefetch else _PLENTY
+        shared = channel.prefetch - len(channel.unacked) if channel.prefetch else _PLENTY
+        return min(own, shared, _AT_ONCE)
+
+    def deliver(self, entry: Entry) -> None:
+        """Hand an entry over."""
+        channel = self.channel
+        queue = self.queue
+        message = entry.message
+        tag = channel.next_tag
+        channel.next_tag = tag + 1
+        body = message.body
+        if body is None:
+            body = channel.session.broker.body_of(message)
+        header = message.header if not entry.deliveries else queue_header(entry)
+        channel.session.write(self._writer.frames(tag, entry.redelivered, message.route, header, body))
+        stats = queue.stats
+        stats.delivered += 1
+        if entry.redelivered:
+            stats.redelivered += 1
+        if self.no_ack:
+            queue.ground.forget(queue, entry)
+        else:
+            self.unacked += 1
+            queue.unacked += 1
+            queue.unacked_bytes += message.size
+            channel.unacked[tag] = (entry, queue, self)
+
+
+def queue_header(entry: Entry) -> bytes:
+    """The content header with x-delivery-count, as quorum queues tell redeliveries (AMQP.md 21)."""
+    from redrive.amqp.properties import read_headers, replace_fields  # noqa: PLC0415  off the hot path
+
+    message = entry.message
+    headers = dict(read_headers(message.properties))
+    headers["x-delivery-count"] = entry.deliveries
+    return message.header[:12] + replace_fields(message.properties, headers=headers)

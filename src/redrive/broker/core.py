@@ -1,0 +1,309 @@
+"""What is the broker, without sockets, files and clocks?
+
+`Broker` holds the virtual hosts and users, and does what was left for later: deaths (so that dead-lettering never
+re-enters itself, B11), dispatch (once per turn, however much came in), timers and confirms. Its owner calls `receive`
+of a session with octets, then `work`, and sends what the sessions in `talking` have to say. Times are milliseconds
+since 1970, and always come from the owner.
+"""
+
+import heapq
+import logging
+import secrets
+from collections import Counter, deque
+from collections.abc import Iterator
+from itertools import count
+from typing import Final
+
+from redrive._version import __version__
+from redrive.amqp import methods as m
+from redrive.amqp.connection import Limits
+from redrive.amqp.content import MAX_MESSAGE_SIZE
+from redrive.amqp.sasl import Credentials
+from redrive.broker.arguments import Features
+from redrive.broker.channel import Channel
+from redrive.broker.dead_letter import Reason
+from redrive.broker.keep import Keep, Nothing
+from redrive.broker.message import Entry, Message
+from redrive.broker.queue import Queue
+from redrive.broker.session import Session
+from redrive.broker.users import Users
+from redrive.broker.vhost import VHost
+
+RABBITMQ_VERSION: Final = "4.0.0"  # what client libraries look at to choose their way of speaking
+_DEATHS_AT_ONCE: Final = 10_000  # then others get a turn: some circles have no end (AMQP.md 16)
+
+
+class Broker:
+    """Everything but the outside world."""
+
+    def __init__(
+        self,
+        *,
+        keep: Keep | None = None,
+        features: Features | None = None,
+        limits: Limits | None = None,
+        max_message_size: int = MAX_MESSAGE_SIZE,
+        dead_letter_fallback: str | None = None,
+        log: logging.Logger | None = None,
+        cluster_name: str = "redrive@localhost",
+    ) -> None:
+        self.keep: Keep = keep or Nothing()
+        self.features = features or Features()
+        self.limits = limits or Limits()
+        self.max_message_size = max_message_size
+        self.dead_letter_fallback = dead_letter_fallback
+        self.log = log or logging.getLogger("redrive.broker")
+        self.cluster_name = cluster_name
+        self.users = Users()
+        self.vhosts: dict[str, VHost] = {}
+        self.no_vhost = VHost(self, "")
+        self.sessions: dict[Session, None] = {}
+        self.talking: list[Session] = []  # sessions with something to send
+        self.confirming: set[Channel] = set()  # channels with publishes to confirm
+        self.graves: deque[tuple[VHost, Queue, Entry, Reason]] = deque()
+        self.dirty: list[Queue] = []
+        self.published = 0
+        self.deaths: Counter[tuple[str, Reason, str]] = Counter()  # queue type, reason, what became of it
+        self.drops: Counter[Reason] = Counter()
+        self.blocked_because: str | None = None
+        self._timers: list[tuple[int, int, Queue]] = []
+        self._order = count()
+        self._queue_ids = count(1)
+        self._replies: dict[str, Channel] = {}
+        self._reply_names: dict[Channel, str] = {}
+        self.properties: dict[str, object] = {
+            "capabilities": dict.fromkeys(
+                (
+                    "publisher_confirms",
+                    "exchange_exchange_bindings",
+                    "basic.nack",
+                    "consumer_cancel_notify",
+                    "connection.blocked",
+                    "consumer_priorities",
+                    "authentication_failure_close",
+                    "per_consumer_qos",
+                    "direct_reply_to",
+                ),
+                True,
+            ),
+            "cluster_name": cluster_name,
+            "copyright": "Licensed under the Apache License 2.0",
+            "information": "An embedded broker that speaks AMQP 0-9-1 as RabbitMQ does",
+            "platform": f"redrive {__version__}",
+            "product": "RabbitMQ",
+            "version": RABBITMQ_VERSION,
+        }
+
+    def with_defaults(self) -> "Broker":
+        """The virtual host `/` and the user guest, as a new RabbitMQ has them."""
+        self.add_vhost("/")
+        self.users.add("guest", "guest", tags=("administrator",))
+        self.users.set_permission("guest", "/", ".*", ".*", ".*")
+        return self
+
+    # --- virtual hosts and queues --------------------------------------------------------------------------
+
+    def add_vhost(self, name: str) -> VHost:
+        """The virtual host, made if it is not there."""
+        if name not in self.vhosts:
+            self.vhosts[name] = VHost(self, name)
+            self.keep.vhost(name, exists=True)
+        return self.vhosts[name]
+
+    def delete_vhost(self, name: str) -> None:
+        """A virtual host goes, with everything in it; its connections are closed."""
+        vhost = self.vhosts.pop(name, None)
+        if vhost is None:
+            return
+        for session in [one for one in self.sessions if one.vhost is vhost]:
+            self.close(session, f"vhost '{name}' is deleted")
+        for queue in list(vhost.queues.values()):
+            vhost.delete_queue(queue)
+        for exchange in list(vhost.exchanges):
+            vhost.delete_exchange(exchange)
+        self.users.forget_vhost(name)
+        self.keep.vhost(name, exists=False)
+
+    def queues(self) -> Iterator[tuple[VHost, Queue]]:
+        """All queues."""
+        for vhost in self.vhosts.values():
+            for queue in vhost.queues.values():
+                yield vhost, queue
+
+    def next_queue_id(self) -> int:
+        """A number that no queue has had."""
+        return next(self._queue_ids)
+
+    def queue_ids_start_at(self, first: int) -> None:
+        """Numbers below are taken."""
+        self._queue_ids = count(first)
+
+    # --- sessions ------------------------------------------------------------------------------------------
+
+    def may_log_in(self, credentials: Credentials, session: Session, *, external: bool) -> bool:
+        """Whether these credentials are good, from there."""
+        name = credentials.username
+        if external:
+            good = bool(name) and self.users.get(name) is not None
+        else:
+            good = credentials.password is not None and self.users.check(name, credentials.password)
+        if not good:
+            self.log.warning("login of '%s' from %s refused: wrong user or password", name, session.peer)
+            return False
+        if not self.users.may_connect(name, session.peer_address):
+            self.log.warning(
+                "login of '%s' from %s refused: it may come from loopback only", name, session.peer
+            )
+            return False
+        return True
+
+    def mechanisms(self, session: Session) -> bytes:
+        """The ways to log in that are offered to this session."""
+        return b"PLAIN AMQPLAIN EXTERNAL" if session.certificate_user else b"PLAIN AMQPLAIN"
+
+    def opened(self, session: Session) -> None:
+        """A session has logged in and entered its virtual host."""
+        self.sessions[session] = None
+        if self.blocked_because is not None:
+            self._tell_blocked(session)
+
+    def left(self, session: Session) -> None:
+        """A session is over; its exclusive queues go with it."""
+        if session in self.sessions:
+            del self.sessions[session]
+        for queue in [queue for queue in session.vhost.queues.values() if queue.owner is session]:
+            session.vhost.delete_queue(queue)
+
+    def close(self, session: Session, why: str) -> None:
+        """An operator closes a connection."""
+        session.write(session.connection.close(f"CONNECTION_FORCED - {why}", 320))
+        session.gone(session.now)
+
+    # --- alarms --------------------------------------------------------------------------------------------
+
+    def block(self, reason: str | None) -> None:
+        """Publishers have to wait (a resource is low), or may go on (None)."""
+        self.blocked_because = reason
+        for session in self.sessions:
+            self._tell_blocked(session)
+
+    def _tell_blocked(self, session: Session) -> None:
+        if not session.wants_blocked or session.was_blocked == (self.blocked_because is not None):
+            return
+        session.was_blocked = self.blocked_because is not None
+        if self.blocked_because is not None:
+            session.send(m.ConnectionBlocked(self.blocked_because))
+        else:
+            session.send(m.ConnectionUnblocked())
+
+    # --- later in the turn ---------------------------------------------------------------------------------
+
+    def mark(self, queue: Queue) -> None:
+        """This queue may have something to dispatch."""
+        if not queue.is_dirty:
+            queue.is_dirty = True
+            self.dirty.append(queue)
+
+    def work(self, now: int) -> bool:
+        """Do what was left for later; True if there is more, for another turn."""
+        budget = _DEATHS_AT_ONCE
+        while self.graves or self.dirty:
+            while self.graves and budget:
+                vhost, queue, entry, reason = self.graves.popleft()
+                vhost.send_dead_letter(queue, entry, reason, now)
+                budget -= 1
+            dirty, self.dirty = self.dirty, []
+            for queue in dirty:
+                queue.is_dirty = False
+                if not queue.is_deleted:
+                    queue.dispatch(now)
+            if not budget:
+                return True
+        if self.confirming:
+            self.confirm()
+        return False
+
+    def confirm(self) -> None:
+        """Tell publishers what is safe."""
+        durable = self.keep.durable_position()
+        for channel in list(self.confirming):
+            channel.confirm(durable)
+            if not channel.unconfirmed:
+                self.confirming.discard(channel)
+
+    # --- timers --------------------------------------------------------------------------------------------
+
+    def wake(self, queue: Queue, at: int) -> None:
+        """Look after this queue at that time."""
+        heapq.heappush(self._timers, (at, next(self._order), queue))
+
+    @property
+    def next_timer(self) -> int | None:
+        """When `tick` is to be called next."""
+        return self._timers[0][0] if self._timers else None
+
+    def tick(self, now: int) -> None:
+        """Do what time has brought."""
+        timers = self._timers
+        while timers and timers[0][0] <= now:
+            _, _, queue = heapq.heappop(timers)
+            if queue.is_deleted:
+                continue
+            queue.timer_at = 1 << 62
+            queue.expire(now)
+            self._expire_queue(queue, now)
+        self.work(now)
+
+    def _expire_queue(self, queue: Queue, now: int) -> None:
+        """A queue that nobody used for as long as x-expires says is deleted; nothing is dead-lettered."""
+        expires = queue.options.expires
+        if expires is None:
+            return
+        if queue.consumers or queue.idle_since + expires > now:
+            self.wake(queue, (now if queue.consumers else queue.idle_since) + expires)
+            return
+        assert isinstance(queue.ground, VHost)  # noqa: S101  every queue of a broker stands on one
+        queue.ground.delete_queue(queue)
+
+    def seconds(self, now: int) -> int:
+        """Whole seconds since 1970."""
+        return now // 1000
+
+    # --- bodies, replies, counts ---------------------------------------------------------------------------
+
+    def body_of(self, message: Message) -> bytes:
+        """The body of a message, wherever it is."""
+        return message.body if message.body is not None else self.keep.body(message)
+
+    def reply_name(self, channel: Channel) -> str:
+        """The name under which replies reach a channel directly."""
+        if channel not in self._reply_names:
+            name = secrets.token_urlsafe(18)
+            self._reply_names[channel] = name
+            self._replies[name] = channel
+        return self._reply_names[channel]
+
+    def reply_channel(self, name: str) -> Channel | None:
+        """The channel that replies of this name go to."""
+        return self._replies.get(name)
+
+    def reply_gone(self, channel: Channel) -> None:
+        """A channel takes no replies any more."""
+        name = self._reply_names.pop(channel, None)
+        if name is not None:
+            del self._replies[name]
+
+    def died(self, vhost: VHost, queue: Queue, reason: Reason, strategy: str) -> None:
+        """Count a death and tell it."""
+        self.deaths[queue.options.queue_type, reason, strategy] += 1
+        self.log.debug(
+            "message died in queue %s of vhost %s: %s (%s)", queue.name, vhost.name, reason, strategy
+        )
+
+    def unroutable(self, vhost: VHost, queue: Queue, reason: Reason, why: str, *, kept: bool) -> None:
+        """A dead letter had nowhere to go (B6)."""
+        self.drops[reason] += 1
+        fate = f"kept in {self.dead_letter_fallback}" if kept else "dropped"
+        self.log.warning(
+            "dead letter of queue %s in vhost %s %s: %s (%s)", queue.name, vhost.name, fate, why, reason
+        )

@@ -1,0 +1,424 @@
+"""What does each method that is not hot do?
+
+One function per method, `(channel, method) -> None`, found by the method's type in `HANDLERS`. A handler checks
+permissions first, then acts, then answers; what it raises is told to the client and closes the channel or, for a
+`HardError`, the connection.
+"""
+
+import secrets
+from collections.abc import Callable
+from typing import Any, Final
+
+from redrive.amqp import methods as m
+from redrive.amqp.errors import HardError, ReplyCode, SoftError
+from redrive.broker.arguments import Declared, check_exchange, check_server_named, consumer_arguments
+from redrive.broker.channel import Channel, Transaction
+from redrive.broker.consumer import Consumer
+from redrive.broker.exchanges import Exchange
+from redrive.broker.queue import Queue
+from redrive.broker.vhost import REPLY_TO
+
+_RESERVED: Final = "amq."
+
+
+def _answer(channel: Channel, method: Any, reply: m.Method) -> None:
+    if not getattr(method, "nowait", False):
+        channel.session.send(reply, channel.number)
+
+
+# --- exchanges -----------------------------------------------------------------------------------------------
+
+
+def exchange_declare(channel: Channel, method: m.ExchangeDeclare) -> None:
+    """Make an exchange, or see whether it is there."""
+    session, name = channel.session, method.exchange
+    vhost = session.vhost
+    if method.passive:
+        _no_default(name)
+        vhost.exchange(name)
+        _answer(channel, method, m.ExchangeDeclareOk())
+        return
+    _no_default(name)
+    session.check("configure", "exchange", name)
+    if name not in vhost.exchanges:
+        if name.startswith(_RESERVED):
+            raise SoftError(
+                ReplyCode.ACCESS_REFUSED, f"exchange name '{name}' contains reserved prefix 'amq.*'"
+            )
+        alternate = check_exchange(name, vhost.name, method.type, method.arguments)
+        if alternate is not None:
+            session.check("read", "exchange", name)
+            session.check("write", "exchange", alternate)
+    vhost.declare_exchange(
+        name,
+        Declared(
+            method.durable,
+            method.auto_delete,
+            dict(method.arguments),
+            type=method.type,
+            internal=method.internal,
+        ),
+    )
+    session.hold_for_durability()
+    _answer(channel, method, m.ExchangeDeclareOk())
+
+
+def exchange_delete(channel: Channel, method: m.ExchangeDelete) -> None:
+    """Delete an exchange; one that is not there is as good as deleted."""
+    session, name = channel.session, method.exchange
+    _no_default(name)
+    session.check("configure", "exchange", name)
+    if name.startswith(_RESERVED):
+        raise SoftError(ReplyCode.ACCESS_REFUSED, f"exchange name '{name}' contains reserved prefix 'amq.*'")
+    session.vhost.delete_exchange(name, if_unused=method.if_unused)
+    session.hold_for_durability()
+    _answer(channel, method, m.ExchangeDeleteOk())
+
+
+def exchange_bind(channel: Channel, method: m.ExchangeBind) -> None:
+    """Bind an exchange to an exchange."""
+    source, target = _both_exchanges(channel, method)
+    channel.session.vhost.bind(source, target, method.routing_key, dict(method.arguments))
+    channel.session.hold_for_durability()
+    _answer(channel, method, m.ExchangeBindOk())
+
+
+def exchange_unbind(channel: Channel, method: m.ExchangeUnbind) -> None:
+    """Unbind an exchange from an exchange."""
+    source, target = _both_exchanges(channel, method)
+    channel.session.vhost.unbind(source, target, method.routing_key, dict(method.arguments))
+    channel.session.hold_for_durability()
+    _answer(channel, method, m.ExchangeUnbindOk())
+
+
+def _both_exchanges(channel: Channel, method: m.ExchangeBind | m.ExchangeUnbind) -> tuple[Exchange, Exchange]:
+    session = channel.session
+    _no_default(method.destination)
+    _no_default(method.source)
+    session.check("write", "exchange", method.destination)
+    session.check("read", "exchange", method.source)
+    return session.vhost.exchange(method.source), session.vhost.exchange(method.destination)
+
+
+def _no_default(name: str) -> None:
+    if not name:
+        raise SoftError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
+
+
+# --- queues --------------------------------------------------------------------------------------------------
+
+
+def queue_declare(channel: Channel, method: m.QueueDeclare) -> None:
+    """Make a queue, or see whether it is there."""
+    session, vhost = channel.session, channel.session.vhost
+    name = method.queue
+    if name == REPLY_TO or name.startswith(REPLY_TO + "."):
+        _answer(channel, method, m.QueueDeclareOk(name, 0, int(_replies_are_taken(channel, name))))
+        return
+    if method.passive:
+        queue = session.queue(name or session.last_queue)
+        _declared(channel, method, queue)
+        return
+    if not name:
+        check_server_named(method.arguments)
+        name = f"amq.gen-{secrets.token_urlsafe(16)}"
+    elif name.startswith(_RESERVED) and name not in vhost.queues:
+        raise SoftError(ReplyCode.ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
+    session.check("configure", "queue", name)
+    dead_letters = method.arguments.get("x-dead-letter-exchange")
+    if isinstance(dead_letters, str) and name not in vhost.queues and session.broker.features.dlx:
+        session.check("read", "queue", name)
+        session.check("write", "exchange", dead_letters)
+    queue = vhost.declare_queue(
+        name,
+        Declared(method.durable, method.auto_delete, dict(method.arguments)),
+        owner=session if method.exclusive else None,
+        now=session.now,
+    )
+    if queue.durable and queue.owner is None:
+        session.hold_for_durability()
+    _declared(channel, method, queue)
+
+
+def _declared(channel: Channel, method: m.QueueDeclare, queue: Queue) -> None:
+    channel.session.last_queue = queue.name
+    _answer(channel, method, m.QueueDeclareOk(queue.name, queue.ready, len(queue.consumers)))
+
+
+def _replies_are_taken(channel: Channel, name: str) -> bool:
+    broker = channel.session.broker
+    if name == REPLY_TO:
+        return channel.reply_consumer is not None
+    if broker.reply_channel(name[len(REPLY_TO) + 1 :]) is None:
+        raise SoftError(ReplyCode.NOT_FOUND, f"no queue '{name}' in vhost '{channel.session.vhost.name}'")
+    return True
+
+
+def queue_bind(channel: Channel, method: m.QueueBind) -> None:
+    """Bind a queue to an exchange."""
+    queue, source, key = _queue_and_source(channel, method)
+    channel.session.vhost.bind(source, queue, key, dict(method.arguments))
+    channel.session.hold_for_durability()
+    _answer(channel, method, m.QueueBindOk())
+
+
+def queue_unbind(channel: Channel, method: m.QueueUnbind) -> None:
+    """Unbind a queue from an exchange."""
+    queue, source, key = _queue_and_source(channel, method)
+    channel.session.vhost.unbind(source, queue, key, dict(method.arguments))
+    channel.session.hold_for_durability()
+    _answer(channel, method, m.QueueUnbindOk())
+
+
+def _queue_and_source(channel: Channel, method: m.QueueBind | m.QueueUnbind) -> tuple[Queue, Exchange, str]:
+    session = channel.session
+    name, key = method.queue, method.routing_key
+    if not name:
+        name = session.last_queue
+        key = key or name
+    session.check("write", "queue", name)
+    _no_default(method.exchange)
+    session.check("read", "exchange", method.exchange)
+    return session.queue(name), session.vhost.exchange(method.exchange), key
+
+
+def queue_purge(channel: Channel, method: m.QueuePurge) -> None:
+    """Drop what is ready."""
+    session = channel.session
+    name = method.queue or session.last_queue
+    session.check("read", "queue", name)
+    _answer(channel, method, m.QueuePurgeOk(session.queue(name).purge()))
+
+
+def queue_delete(channel: Channel, method: m.QueueDelete) -> None:
+    """Delete a queue; one that is not there is as good as deleted."""
+    session = channel.session
+    name = method.queue or session.last_queue
+    session.check("configure", "queue", name)
+    if name not in session.vhost.queues:
+        _answer(channel, method, m.QueueDeleteOk(0))
+        return
+    queue = session.queue(name)
+    where = f"queue '{name}' in vhost '{session.vhost.name}'"
+    if method.if_unused and queue.consumers:
+        raise SoftError(ReplyCode.PRECONDITION_FAILED, f"{where} in use")
+    if method.if_empty and queue.ready:
+        raise SoftError(ReplyCode.PRECONDITION_FAILED, f"{where} not empty")
+    count = session.vhost.delete_queue(queue)
+    session.hold_for_durability()
+    _answer(channel, method, m.QueueDeleteOk(count))
+
+
+# --- consuming -----------------------------------------------------------------------------------------------
+
+
+def basic_qos(channel: Channel, method: m.BasicQos) -> None:
+    """How much may be unsettled: for the channel, or for each consumer to come."""
+    if method.prefetch_size:
+        raise HardError(ReplyCode.NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
+    if method.global_:
+        channel.prefetch = method.prefetch_count
+    else:
+        channel.consumer_prefetch = method.prefetch_count
+    channel.session.send(m.BasicQosOk(), channel.number)
+    for consumer in channel.consumers.values():
+        channel.session.broker.mark(consumer.queue)
+
+
+def basic_consume(channel: Channel, method: m.BasicConsume) -> None:
+    """A consumer comes."""
+    session = channel.session
+    name = method.queue or session.last_queue
+    tag = method.consumer_tag
+    if tag and tag in channel.consumers:
+        raise HardError(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+    tag = tag or f"amq.ctag-{secrets.token_urlsafe(16)}"
+    if name == REPLY_TO:
+        _consume_replies(channel, method, tag)
+        return
+    session.check("read", "queue", name)
+    queue = session.queue(name)
+    options = consumer_arguments(
+        name,
+        session.vhost.name,
+        method.arguments,
+        queue_type=queue.declared.queue_type,
+        exclusive=method.exclusive,
+    )
+    if queue.exclusive_consumer or (method.exclusive and queue.consumers):
+        text = f"queue '{name}' in vhost '{session.vhost.name}' in exclusive use"
+        raise SoftError(ReplyCode.ACCESS_REFUSED, text)
+    consumer = Consumer(
+        channel,
+        queue,
+        tag,
+        no_ack=method.no_ack,
+        exclusive=method.exclusive,
+        priority=options.priority,
+        prefetch=channel.consumer_prefetch,
+        arguments=dict(method.arguments),
+    )
+    channel.consumers[tag] = consumer
+    _answer(channel, method, m.BasicConsumeOk(tag))
+    queue.add_consumer(consumer)
+    session.broker.mark(queue)
+
+
+def _consume_replies(channel: Channel, method: m.BasicConsume, tag: str) -> None:
+    if not method.no_ack:
+        raise SoftError(ReplyCode.PRECONDITION_FAILED, "reply consumer cannot acknowledge")
+    if channel.reply_consumer is not None:
+        raise SoftError(ReplyCode.PRECONDITION_FAILED, "reply consumer already set")
+    channel.reply_consumer = tag
+    _answer(channel, method, m.BasicConsumeOk(tag))
+
+
+def basic_cancel(channel: Channel, method: m.BasicCancel) -> None:
+    """A consumer goes; what it has stays unsettled."""
+    consumer = channel.consumers.get(method.consumer_tag)
+    if consumer is not None:
+        channel.drop_consumer(consumer)
+    elif channel.reply_consumer == method.consumer_tag:
+        channel.reply_consumer = None
+    _answer(channel, method, m.BasicCancelOk(method.consumer_tag))
+    if consumer is not None:
+        channel.session.vhost.consumer_left(consumer.queue)
+
+
+def basic_get(channel: Channel, method: m.BasicGet) -> None:
+    """One message, if there is one."""
+    session = channel.session
+    name = method.queue or session.last_queue
+    session.check("read", "queue", name)
+    queue = session.queue(name)
+    queue.idle_since = session.now
+    entry = queue.take(session.now)
+    if entry is None:
+        session.send(m.BasicGetEmpty(), channel.number)
+        return
+    queue.stats.got += 1
+    tag, message = channel.next_tag, entry.message
+    channel.next_tag += 1
+    exchange, key = message.exchange, message.keys[0]
+    channel.send_content(m.BasicGetOk(tag, entry.redelivered, exchange, key, queue.ready), message)
+    if method.no_ack:
+        queue.ground.forget(queue, entry)
+        return
+    queue.unacked += 1
+    queue.unacked_bytes += message.size
+    channel.unacked[tag] = (entry, queue, None)
+
+
+def basic_ack(channel: Channel, method: m.BasicAck) -> None:
+    """Processed."""
+    channel.settle(method.delivery_tag, multiple=method.multiple, verdict="ack")
+
+
+def basic_nack(channel: Channel, method: m.BasicNack) -> None:
+    """Not processed; a requeue by nack does not count against the delivery limit (AMQP.md 21)."""
+    verdict = "requeue" if method.requeue else "reject"
+    channel.settle(method.delivery_tag, multiple=method.multiple, verdict=verdict)
+
+
+def basic_reject(channel: Channel, method: m.BasicReject) -> None:
+    """Not processed."""
+    channel.settle(method.delivery_tag, multiple=False, verdict="return" if method.requeue else "reject")
+
+
+def basic_recover(channel: Channel, method: m.BasicRecover | m.BasicRecoverAsync) -> None:
+    """Everything unsettled goes back."""
+    if not method.requeue:
+        raise HardError(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
+    channel.settle_all(list(channel.unacked), "requeue")
+    if isinstance(method, m.BasicRecover):
+        channel.session.send(m.BasicRecoverOk(), channel.number)
+
+
+# --- modes of a channel --------------------------------------------------------------------------------------
+
+
+def channel_flow(channel: Channel, method: m.ChannelFlow) -> None:
+    """RabbitMQ never stops for a client, and says so."""
+    if not method.active:
+        raise HardError(ReplyCode.NOT_IMPLEMENTED, "active=false")
+    channel.session.send(m.ChannelFlowOk(True), channel.number)
+
+
+def confirm_select(channel: Channel, method: m.ConfirmSelect) -> None:
+    """Publishes are answered from now on."""
+    if channel.transaction is not None:
+        raise SoftError(ReplyCode.PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
+    channel.confirms = True
+    _answer(channel, method, m.ConfirmSelectOk())
+
+
+def tx_select(channel: Channel, _method: m.TxSelect) -> None:
+    """Publishes and settlements wait for a commit from now on."""
+    if channel.confirms:
+        raise SoftError(ReplyCode.PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
+    channel.transaction = channel.transaction or Transaction()
+    channel.session.send(m.TxSelectOk(), channel.number)
+
+
+def tx_commit(channel: Channel, _method: m.TxCommit) -> None:
+    """The publishes happen, then the settlements (AMQP.md 22)."""
+    transaction = _transaction(channel)
+    channel.transaction = None
+    refused = False
+    try:
+        for queues, message, facts, mandatory in transaction.publishes:
+            refused = not channel.enqueue(queues, message, facts, mandatory=mandatory) or refused
+        for tags, verdict in transaction.settles:
+            channel.settle_all(tags, verdict)
+    finally:
+        channel.transaction = Transaction()
+    if refused:
+        raise SoftError(ReplyCode.PRECONDITION_FAILED, "partial tx completion")
+    channel.session.hold_for_durability()
+    channel.session.send(m.TxCommitOk(), channel.number)
+
+
+def tx_rollback(channel: Channel, _method: m.TxRollback) -> None:
+    """Nothing of it has happened; what was delivered is unsettled again."""
+    _transaction(channel)
+    channel.transaction = Transaction()
+    channel.session.send(m.TxRollbackOk(), channel.number)
+
+
+def _transaction(channel: Channel) -> Transaction:
+    if channel.transaction is None:
+        raise SoftError(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
+    return channel.transaction
+
+
+def access_request(channel: Channel, _method: m.AccessRequest) -> None:
+    """A relic of AMQP 0-8: granted."""
+    channel.session.send(m.AccessRequestOk(1), channel.number)
+
+
+HANDLERS: Final[dict[type[m.Method], Callable[[Channel, Any], None]]] = {
+    m.ExchangeDeclare: exchange_declare,
+    m.ExchangeDelete: exchange_delete,
+    m.ExchangeBind: exchange_bind,
+    m.ExchangeUnbind: exchange_unbind,
+    m.QueueDeclare: queue_declare,
+    m.QueueBind: queue_bind,
+    m.QueueUnbind: queue_unbind,
+    m.QueuePurge: queue_purge,
+    m.QueueDelete: queue_delete,
+    m.BasicQos: basic_qos,
+    m.BasicConsume: basic_consume,
+    m.BasicCancel: basic_cancel,
+    m.BasicGet: basic_get,
+    m.BasicAck: basic_ack,
+    m.BasicNack: basic_nack,
+    m.BasicReject: basic_reject,
+    m.BasicRecover: basic_recover,
+    m.BasicRecoverAsync: basic_recover,
+    m.ChannelFlow: channel_flow,
+    m.ConfirmSelect: confirm_select,
+    m.TxSelect: tx_select,
+    m.TxCommit: tx_commit,
+    m.TxRollback: tx_rollback,
+    m.AccessRequest: access_request,
+}

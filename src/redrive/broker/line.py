@@ -1,0 +1,116 @@
+"""In which order do messages leave a queue?
+
+`Line` is first in, first out, where an entry that was given back goes to where it was. `PriorityLine` is one line
+per priority, the highest first. Neither knows consumers, limits or time.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from heapq import heappop, heappush
+
+from redrive.broker.message import Entry
+
+
+class Line:
+    """First in, first out. Whatever was given back is older than whatever has not left yet."""
+
+    __slots__ = ("_fresh", "_returned", "append")
+
+    def __init__(self) -> None:
+        self._fresh: deque[Entry] = deque()
+        self._returned: list[Entry] = []
+        self.append = self._fresh.append  # the hot path: no call in between
+
+    def __len__(self) -> int:
+        return len(self._fresh) + len(self._returned)
+
+    def __iter__(self) -> Iterator[Entry]:
+        """All entries, first to leave first."""
+        yield from sorted(self._returned)
+        yield from self._fresh
+
+    def popleft(self) -> Entry:
+        """Take the first one out."""
+        return heappop(self._returned) if self._returned else self._fresh.popleft()
+
+    def heads(self) -> tuple[Entry, ...]:
+        """The entries that could expire next: the first one, if there is one."""
+        if self._returned:
+            return (self._returned[0],)
+        return (self._fresh[0],) if self._fresh else ()
+
+    def remove_head(self, entry: Entry) -> None:
+        """Take out one of `heads`."""
+        assert self.popleft() is entry  # noqa: S101  it has just been looked at
+
+    def give_back(self, entry: Entry) -> None:
+        """Put an entry back to where it was."""
+        heappush(self._returned, entry)
+
+    def clear(self) -> list[Entry]:
+        """Take everything out."""
+        everything = list(self)
+        self._fresh.clear()
+        self._returned.clear()
+        return everything
+
+
+class PriorityLine:
+    """One line per priority, the highest first."""
+
+    __slots__ = ("_highest", "_lines", "_size")
+
+    def __init__(self, highest: int) -> None:
+        self._highest = highest
+        self._lines: dict[int, Line] = {}  # in falling order of priority; only those that were ever used
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Entry]:
+        """All entries, first to leave first."""
+        for line in self._lines.values():
+            yield from line
+
+    def _line_of(self, entry: Entry) -> Line:
+        priority = min(entry.priority, self._highest)
+        line = self._lines.get(priority)
+        if line is None:
+            line = self._lines[priority] = Line()
+            self._lines = dict(sorted(self._lines.items(), reverse=True))
+        return line
+
+    def append(self, entry: Entry) -> None:
+        """Put an entry at the end of its priority."""
+        self._line_of(entry).append(entry)
+        self._size += 1
+
+    def give_back(self, entry: Entry) -> None:
+        """Put an entry back to where it was."""
+        self._line_of(entry).give_back(entry)
+        self._size += 1
+
+    def popleft(self) -> Entry:
+        """Take the first one of the highest priority out."""
+        for line in self._lines.values():
+            if line:
+                self._size -= 1
+                return line.popleft()
+        raise IndexError("the line is empty")
+
+    def heads(self) -> tuple[Entry, ...]:
+        """The entries that could expire next: the first one of each priority."""
+        return tuple(head for line in self._lines.values() for head in line.heads())
+
+    def remove_head(self, entry: Entry) -> None:
+        """Take out one of `heads`."""
+        self._line_of(entry).remove_head(entry)
+        self._size -= 1
+
+    def clear(self) -> list[Entry]:
+        """Take everything out."""
+        everything = list(self)
+        self._lines.clear()
+        self._size = 0
+        return everything

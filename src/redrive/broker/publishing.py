@@ -1,0 +1,101 @@
+"""How does a publish find its queues without asking twice?
+
+Producers repeat themselves. A `Route` is everything that follows from the octets of a `basic.publish`: the exchange,
+the key, who is reached, whether it is allowed at all. It holds as long as its virtual host's `version` does. A
+`HeaderFacts` is everything that follows from the octets of a content header. Both are found by identity or by one
+look into a dictionary; what a message needs beyond them is the exception and takes the slow way, which is here too.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from redrive.amqp.errors import HardError, ReplyCode, SoftError
+from redrive.amqp.hot import parse_publish, route_of
+from redrive.amqp.properties import (
+    check_properties,
+    is_persistent,
+    read_expiration,
+    read_field,
+    read_headers,
+    read_priority,
+    replace_fields,
+)
+from redrive.broker.arguments import check_user_id, parse_expiration, routing_headers
+from redrive.broker.message import PROPERTIES_AT
+from redrive.broker.vhost import REPLY_TO
+
+if TYPE_CHECKING:
+    from redrive.broker.queue import Queue
+    from redrive.broker.session import Session
+
+BASIC_PUBLISH: Final = (60, 40)
+
+
+class Route:
+    """What follows from the octets of a `basic.publish`."""
+
+    __slots__ = ("exchange", "fixed", "keys", "mandatory", "queues", "route", "version")
+
+    def __init__(self, session: "Session", payload: bytes) -> None:
+        exchange, key, mandatory, immediate = parse_publish(payload)
+        if immediate:
+            raise HardError(ReplyCode.NOT_IMPLEMENTED, "immediate=true", *BASIC_PUBLISH)
+        vhost = session.vhost
+        session.check("write", "exchange", exchange)
+        self.exchange = exchange
+        self.keys = (key,)
+        self.mandatory = mandatory
+        self.route = route_of(payload)
+        self.version = vhost.version
+        self.queues: list[Queue] = []
+        # A fixed route holds for every message; on the way of a headers exchange each one is asked for itself.
+        self.fixed = True
+        if exchange:
+            found = vhost.exchange(exchange)
+            if found.internal:
+                text = f"cannot publish to internal exchange '{exchange}' in vhost '{vhost.name}'"
+                raise SoftError(ReplyCode.ACCESS_REFUSED, text, *BASIC_PUBLISH)
+        asked: list[bool] = []
+
+        def headers() -> dict[str, object]:
+            asked.append(True)
+            return {}
+
+        self.queues = vhost.targets(exchange, self.keys, headers)
+        self.fixed = not asked
+
+
+class HeaderFacts:
+    """What follows from the octets of a content header."""
+
+    __slots__ = (
+        "blind_keys",
+        "carbon_keys",
+        "expiration",
+        "header",
+        "persistent",
+        "plain",
+        "priority",
+        "reply_to",
+    )
+
+    def __init__(self, session: "Session", header: bytes) -> None:
+        raw = header[PROPERTIES_AT:]
+        check_properties(raw)
+        self.header = header
+        self.persistent = is_persistent(raw)
+        self.priority = read_priority(raw)
+        written = read_expiration(raw)
+        self.expiration = None if written is None else parse_expiration(written)
+        user = read_field(raw, "user_id")
+        if user is not None:
+            check_user_id(str(user), session.user, session.tags)
+        self.carbon_keys: tuple[str, ...] = ()
+        self.blind_keys: tuple[str, ...] = ()
+        if b"CC" in raw:
+            headers = read_headers(raw)
+            self.carbon_keys, self.blind_keys = routing_headers(headers)
+            if "BCC" in headers:  # AMQP.md 11: it is for the broker alone
+                del headers["BCC"]
+                self.header = header[:PROPERTIES_AT] + replace_fields(raw, headers=headers)
+        self.reply_to = REPLY_TO.encode() in raw and read_field(raw, "reply_to") == REPLY_TO
+        self.plain = not (self.carbon_keys or self.blind_keys or self.reply_to)

@@ -1,0 +1,310 @@
+"""What does a queue do with messages and consumers?
+
+A queue takes entries in, hands them to consumers that have room, takes them back, and lets go of those that were
+settled, expired or too many. It decides nothing about where a dead message goes: it tells its owner (`Grave`) and is
+done. Time comes in as milliseconds; nothing here waits.
+"""
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from redrive.broker.arguments import QueueOptions
+from redrive.broker.dead_letter import Reason
+from redrive.broker.line import Line, PriorityLine
+from redrive.broker.message import Entry, Message
+
+if TYPE_CHECKING:
+    from redrive.broker.consumer import Consumer
+
+_NEVER: Final = 1 << 62
+
+
+class Ground(Protocol):
+    """What a queue stands on: its virtual host, as far as a queue needs it."""
+
+    def bury(self, queue: "Queue", entry: Entry, reason: Reason) -> None:
+        """An entry has left the queue without being processed."""
+        ...
+
+    def forget(self, queue: "Queue", entry: Entry) -> None:
+        """An entry has left the queue for good."""
+        ...
+
+    def remember(self, queue: "Queue", entry: Entry) -> None:
+        """An entry of a durable queue has come in; keep it if it is persistent."""
+        ...
+
+    def wake(self, queue: "Queue", at: int) -> None:
+        """Call `expire` at this time."""
+        ...
+
+
+class Queue:
+    """One queue. `options` are the arguments and the policy together, as they are in force."""
+
+    __slots__ = (
+        "_next_number",
+        "_turn",
+        "arguments",
+        "auto_delete",
+        "bytes_ready",
+        "consumers",
+        "declared",
+        "durable",
+        "eager",
+        "exclusive_consumer",
+        "ground",
+        "had_consumers",
+        "id",
+        "idle_since",
+        "is_deleted",
+        "is_dirty",
+        "line",
+        "name",
+        "options",
+        "owner",
+        "policy",
+        "stats",
+        "timer_at",
+        "unacked",
+        "unacked_bytes",
+    )
+
+    def __init__(
+        self,
+        ground: Ground,
+        name: str,
+        number: int,
+        options: QueueOptions,
+        arguments: dict[str, object],
+        *,
+        durable: bool,
+        auto_delete: bool = False,
+        owner: object | None = None,
+        now: int = 0,
+    ) -> None:
+        self.ground = ground
+        self.name = name
+        self.id = number
+        self.declared = options
+        self.options = options
+        self.arguments = arguments
+        self.policy: str | None = None
+        self.durable = durable
+        self.auto_delete = auto_delete
+        self.owner = owner  # the session of an exclusive queue
+        self.line: Line | PriorityLine = (
+            PriorityLine(options.max_priority) if options.max_priority else Line()
+        )
+        self.bytes_ready = 0
+        self.unacked = 0
+        self.unacked_bytes = 0
+        self.consumers: list[Consumer] = []  # by falling priority, then in order of coming
+        self.exclusive_consumer = False
+        self.had_consumers = False
+        self.is_deleted = False
+        self.is_dirty = False  # waits for its turn to dispatch
+        self.timer_at = _NEVER
+        self.idle_since = now
+        self.stats = QueueStats()
+        self._next_number = 1
+        self._turn = 0
+        self.eager = False
+        self.apply(options, now)
+
+    def apply(self, options: QueueOptions, now: int) -> None:
+        """These options are in force from now on (a policy may change them on a living queue)."""
+        self.options = options
+        # Limits and times to live judge what is left after delivery, so such queues deliver at once.
+        limits = (options.max_length, options.max_length_bytes, options.message_ttl)
+        self.eager = any(limit is not None for limit in limits)
+        if self.line:
+            self.trim(now)
+            self.expire(now)
+
+    # --- coming in -----------------------------------------------------------------------------------------
+
+    def has_room_for(self, message: Message) -> bool:
+        """False if a queue that refuses publishes would overflow (AMQP.md 20)."""
+        options = self.options
+        if options.overflow == "drop-head":
+            return True
+        if options.max_length is not None and len(self.line) >= options.max_length:
+            return False
+        return options.max_length_bytes is None or self.bytes_ready + message.size <= options.max_length_bytes
+
+    def push(self, message: Message, now: int, expiration: int | None, priority: int) -> Entry:
+        """Put a message at the end. The caller has asked `has_room_for`."""
+        number = self._next_number
+        self._next_number = number + 1
+        entry = Entry(number, message)
+        entry.priority = priority
+        ttl = self.options.message_ttl
+        if expiration is not None or ttl is not None:  # AMQP.md 19: the smaller one, fixed now
+            life = min(expiration if expiration is not None else _NEVER, ttl if ttl is not None else _NEVER)
+            entry.expires_at = now + life or 1
+        if self.durable and message.persistent:
+            self.ground.remember(self, entry)
+        self.line.append(entry)
+        self.bytes_ready += message.size
+        self.stats.published += 1
+        if self.eager or entry.expires_at:
+            self.dispatch(now)
+            self.trim(now)
+            self.expire(now)
+        return entry
+
+    def restore(self, entry: Entry) -> None:
+        """Put back what a journal kept, in the order it was kept."""
+        self._next_number = max(self._next_number, entry.number + 1)
+        self.line.append(entry)
+        self.bytes_ready += entry.message.size
+
+    def trim(self, now: int) -> None:
+        """Drop from the head until the limits are kept (AMQP.md 20)."""
+        options, line = self.options, self.line
+        if options.max_length is None and options.max_length_bytes is None:
+            return
+        longest = options.max_length if options.max_length is not None else _NEVER
+        largest = options.max_length_bytes if options.max_length_bytes is not None else _NEVER
+        while line and (len(line) > longest or self.bytes_ready > largest):
+            entry = line.popleft()
+            self.bytes_ready -= entry.message.size
+            self.ground.bury(self, entry, Reason.MAXLEN)
+
+    def expire(self, now: int) -> None:
+        """Let go of what is at the head and over its time; be woken for the next one (AMQP.md 19)."""
+        line = self.line
+        while True:
+            over = [head for head in line.heads() if head.expires_at and head.expires_at <= now]
+            if not over:
+                break
+            for entry in over:
+                line.remove_head(entry)
+                self.bytes_ready -= entry.message.size
+                self.ground.bury(self, entry, Reason.EXPIRED)
+        soonest = min((head.expires_at for head in line.heads() if head.expires_at), default=_NEVER)
+        if soonest < self.timer_at:
+            self.timer_at = soonest
+            self.ground.wake(self, soonest)
+
+    # --- going out -----------------------------------------------------------------------------------------
+
+    def dispatch(self, now: int) -> None:
+        """Hand entries to consumers while there are both."""
+        line, consumers = self.line, self.consumers
+        if not line or not consumers:
+            return
+        if len(consumers) == 1 or self.options.single_active_consumer:
+            self._dispatch_to(consumers[0], now)
+            return
+        while line:
+            consumer = self._next_consumer()
+            if consumer is None:
+                return
+            entry = self._pop(now)
+            if entry is None:
+                return
+            consumer.deliver(entry)
+
+    def _dispatch_to(self, consumer: "Consumer", now: int) -> None:
+        line = self.line
+        room = consumer.room()
+        while room > 0 and line:
+            entry = self._pop(now)
+            if entry is None:
+                return
+            consumer.deliver(entry)
+            room -= 1
+
+    def _pop(self, now: int) -> Entry | None:
+        """The next entry that is not over its time."""
+        line = self.line
+        while line:
+            entry = line.popleft()
+            self.bytes_ready -= entry.message.size
+            if not entry.expires_at or entry.expires_at > now or self._is_instant(entry, now):
+                return entry
+            self.ground.bury(self, entry, Reason.EXPIRED)
+        return None
+
+    def _is_instant(self, entry: Entry, now: int) -> bool:
+        """A time to live of zero still reaches a consumer that waits at this very moment (AMQP.md 19)."""
+        return entry.expires_at == now and not entry.redelivered and entry.number == self._next_number - 1
+
+    def _next_consumer(self) -> "Consumer | None":
+        """The next consumer with room: the highest priority first, in turns among equals."""
+        consumers = self.consumers
+        count = len(consumers)
+        best: Consumer | None = None
+        for step in range(count):
+            consumer = consumers[(self._turn + step) % count]
+            if (best is None or consumer.priority > best.priority) and consumer.room() > 0:
+                best = consumer
+        if best is not None:
+            self._turn = (consumers.index(best) + 1) % count
+        return best
+
+    def take(self, now: int) -> Entry | None:
+        """The next entry, for `basic.get`."""
+        return self._pop(now)
+
+    # --- coming back ---------------------------------------------------------------------------------------
+
+    def give_back(self, entry: Entry, now: int) -> None:
+        """An entry was not processed and is to be delivered again. `dispatch` and `trim` are the caller's to ask for."""
+        entry.redelivered = True
+        self.line.give_back(entry)
+        self.bytes_ready += entry.message.size
+        if entry.expires_at:
+            self.expire(now)
+
+    # --- consumers -----------------------------------------------------------------------------------------
+
+    def add_consumer(self, consumer: "Consumer") -> None:
+        """A consumer has come."""
+        at = next(
+            (i for i, other in enumerate(self.consumers) if other.priority < consumer.priority),
+            len(self.consumers),
+        )
+        if self.options.single_active_consumer:
+            at = max(at, 1) if self.consumers else 0  # the active one stays active
+        self.consumers.insert(at, consumer)
+        self.had_consumers = True
+        self.exclusive_consumer = self.exclusive_consumer or consumer.exclusive
+
+    def remove_consumer(self, consumer: "Consumer", now: int) -> None:
+        """A consumer has gone."""
+        self.consumers.remove(consumer)
+        self._turn = 0
+        if consumer.exclusive:
+            self.exclusive_consumer = False
+        if not self.consumers:
+            self.idle_since = now
+
+    # --- all at once ---------------------------------------------------------------------------------------
+
+    def purge(self) -> int:
+        """Drop everything that is ready; nothing of it is dead-lettered (AMQP.md 13)."""
+        entries = self.line.clear()
+        self.bytes_ready = 0
+        for entry in entries:
+            self.ground.forget(self, entry)
+        return len(entries)
+
+    @property
+    def ready(self) -> int:
+        """How many entries wait."""
+        return len(self.line)
+
+
+class QueueStats:
+    """What happened in a queue, in numbers that only grow."""
+
+    __slots__ = ("acked", "delivered", "got", "published", "redelivered")
+
+    def __init__(self) -> None:
+        self.published = 0
+        self.delivered = 0
+        self.acked = 0
+        self.redelivered = 0
+        self.got = 0

@@ -1,0 +1,144 @@
+"""How is one event of the broker written down?
+
+A record is one byte for its kind, numbers of fixed width (little-endian), then what varies in length. Records stand
+one after the other without gaps; there is no checksum here, because the block around them has one (`segments`)::
+
+    publish     kind length place queue number expires route header │ route │ header │ body
+    message     kind length place route header                      │ route │ header │ body
+    enqueue     kind place queue number expires
+    settle      kind queue number
+    delivered   kind queue number count
+    purge       kind queue
+    define      kind key value                                      │ key │ value
+    undefine    kind key                                            │ key
+
+`length` is that of the whole record; `route`, `header`, `key` and `value` among the numbers are lengths. The body is
+always last: where a record starts and how long the part before the body is (`prefix`) is all it takes to read it.
+
+It does not know files, nor what is alive.
+"""
+
+from collections.abc import Iterator
+from struct import Struct, error as StructError
+from typing import Final, NamedTuple
+
+PUBLISH: Final = 1
+MESSAGE: Final = 2
+ENQUEUE: Final = 3
+SETTLE: Final = 4
+DELIVERED: Final = 5
+PURGE: Final = 6
+DEFINE: Final = 7
+UNDEFINE: Final = 8
+
+PUBLISH_HEAD: Final = Struct("<BIQQqqII")
+MESSAGE_HEAD: Final = Struct("<BIQII")
+ENQUEUE_HEAD: Final = Struct("<BQQqq")
+SETTLE_HEAD: Final = Struct("<BQq")
+DELIVERED_HEAD: Final = Struct("<BQqI")
+PURGE_HEAD: Final = Struct("<BQ")
+DEFINE_HEAD: Final = Struct("<BII")
+UNDEFINE_HEAD: Final = Struct("<BI")
+
+_HEADS: Final = {
+    PUBLISH: PUBLISH_HEAD,
+    MESSAGE: MESSAGE_HEAD,
+    ENQUEUE: ENQUEUE_HEAD,
+    SETTLE: SETTLE_HEAD,
+    DELIVERED: DELIVERED_HEAD,
+    PURGE: PURGE_HEAD,
+    DEFINE: DEFINE_HEAD,
+    UNDEFINE: UNDEFINE_HEAD,
+}
+_ESCAPE: Final = "surrogateescape"  # a key that is not UTF-8 comes back as the bytes it was
+
+
+class MalformedError(ValueError):
+    """The bytes are not a row of records, although their checksum is right: another program wrote them."""
+
+
+class StoredMessage(NamedTuple):
+    """A message as it was published."""
+
+    exchange: str
+    keys: tuple[str, ...]
+    header: bytes
+    body: bytes
+
+
+def route_of(exchange: str, keys: tuple[str, ...]) -> bytes:
+    """Exchange and keys: each its length, then its bytes."""
+    words = [word.encode("utf-8", _ESCAPE) for word in (exchange, *keys)]
+    return b"".join([len(word).to_bytes(4, "little") + word for word in words])
+
+
+def define(key: str, value: bytes) -> bytes:
+    """A definition that is new or has changed."""
+    name = key.encode("utf-8", _ESCAPE)
+    return DEFINE_HEAD.pack(DEFINE, len(name), len(value)) + name + value
+
+
+def undefine(key: str) -> bytes:
+    """A definition that is gone."""
+    name = key.encode("utf-8", _ESCAPE)
+    return UNDEFINE_HEAD.pack(UNDEFINE, len(name)) + name
+
+
+def read_definition(block: bytes, at: int, fields: tuple[int, ...]) -> tuple[str, bytes]:
+    """Key and value of the record that starts at `at`; nothing is the value of one that is gone."""
+    kind, key_length, *rest = fields
+    start = at + (DEFINE_HEAD.size if kind == DEFINE else UNDEFINE_HEAD.size)
+    middle = start + key_length
+    return block[start:middle].decode("utf-8", _ESCAPE), block[middle : middle + sum(rest)]
+
+
+def read_message(record: bytes) -> tuple[int, StoredMessage]:
+    """The place and the message of one whole `publish` or `message` record."""
+    try:
+        if record[0] == PUBLISH:
+            fields = PUBLISH_HEAD.unpack_from(record)
+            at = PUBLISH_HEAD.size
+        else:
+            fields = MESSAGE_HEAD.unpack_from(record)
+            at = MESSAGE_HEAD.size
+    except (IndexError, StructError):
+        raise MalformedError("a record is cut off") from None
+    route_end = at + fields[-2]
+    body_at = route_end + fields[-1]
+    if record[0] not in {PUBLISH, MESSAGE} or fields[1] != len(record) or body_at > len(record):
+        raise MalformedError("this is no message")
+    words = []
+    while at < route_end:
+        end = at + 4 + int.from_bytes(record[at : at + 4], "little")
+        words.append(record[at + 4 : end].decode("utf-8", _ESCAPE))
+        at = end
+    if not words or at != route_end:
+        raise MalformedError("a route is cut off")
+    return fields[2], StoredMessage(words[0], tuple(words[1:]), record[route_end:body_at], record[body_at:])
+
+
+def walk(block: bytes) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+    """Every record of a block: where it starts, where it ends, and its numbers, the kind first."""
+    at = 0
+    size = len(block)
+    while at < size:
+        kind = block[at]
+        head = _HEADS.get(kind)
+        if head is None:
+            raise MalformedError(f"there is no record of kind {kind}")
+        try:
+            fields = head.unpack_from(block, at)
+        except StructError:
+            raise MalformedError("a record is cut off") from None
+        if kind <= MESSAGE:
+            end = at + fields[1]
+            whole = head.size + fields[-2] + fields[-1] <= fields[1]
+        else:
+            end = at + head.size
+            whole = True
+            if kind >= DEFINE:
+                end += sum(fields[1:])
+        if end > size or not whole:
+            raise MalformedError("a record is cut off")
+        yield at, end, fields
+        at = end

@@ -1,0 +1,462 @@
+"""How do records lie in files, so that a crash or a bad disk is always noticed?
+
+A journal is a directory of segment files, numbered upwards. A segment is a header and then blocks; a block is what
+one flush wrote (or a part of it, if that was large)::
+
+    segment   "redriveJ" │ version │ salt │ number │ first sequence │ crc │ block │ block │ …
+    block     "RDB1" │ length │ crc │ back │ sequence │ payload: whole records, `length` bytes
+
+- `sequence` counts blocks, over all segments, without a gap: a lost block is seen even where a whole file is lost.
+- `back` says how many blocks of the same flush stand before this one. A flush starts only after the one before it is
+  on disk. So a bad block with a good one of a *later* flush behind it was once whole: that is **damage**, and an
+  error. A bad block with nothing of that kind behind it is what an interrupted write leaves: a **torn tail**, which
+  nobody was told about; it is cut off and reported. Only the newest segment can have one, because a segment is synced
+  before its successor is made.
+- The checksum covers every byte of a block but itself, and starts from the journal's salt, a random number: nobody
+  can publish a body that is taken for a block when a damaged place is searched for the next good one.
+
+A segment is made under a temporary name, synced, renamed, and its directory synced: it exists with its whole header
+or not at all. `repair` takes the damaged parts out of segments and leaves a *hole* block in their place, which says
+with which sequence it goes on; the file as it was stays beside it as `.damaged`.
+
+    JournalError                    the journal cannot do it
+    ├── JournalBusyError            another broker holds the directory
+    ├── JournalDamagedError         what was once written is not there any more
+    ├── JournalFullError            the disk or a limit is full
+    └── JournalVersionError         another version of redrive wrote it
+
+It does not know what the records say.
+"""
+
+import errno
+import fcntl
+import os
+import re
+from array import array
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import accumulate, zip_longest
+from pathlib import Path
+from struct import Struct
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from redrive.errors import RedriveError
+
+VERSION: Final = 1
+LARGEST_BLOCK: Final = 1 << 20  # a block is cut at this size, give or take one record
+
+_MAGIC: Final = b"redriveJ"
+_OPENING: Final = Struct("<8sHIQQI")
+_BLOCK_MAGIC: Final = b"RDB1"
+_BLOCK: Final = Struct("<4sIIIQ")
+_COVERED: Final = Struct("<IIQ")  # the fields of a block's head that its checksum covers
+_HOLE: Final = 0xFFFF_FFFF  # as `back`: the payload is the sequence to go on with
+_NAME: Final = re.compile(r"(\d{12})\.journal(\.tmp|\.damaged)?")
+_NEIGHBOURS: Final = {"lock", "lost+found"}
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_sync_data = getattr(os, "fdatasync", os.fsync)
+
+
+class JournalError(RedriveError):
+    """The journal cannot do it. What was not reported durable before may be lost."""
+
+    exit_code = 3
+
+
+class JournalBusyError(JournalError):
+    """Another broker holds the directory."""
+
+
+class JournalDamagedError(JournalError):
+    """What was once written is not there any more."""
+
+
+class JournalFullError(JournalError):
+    """The disk or a limit is full."""
+
+
+class JournalVersionError(JournalError):
+    """Another version of redrive wrote it."""
+
+
+@contextmanager
+def translated(path: Path, doing: str) -> Iterator[None]:
+    """The operating system's errors as ours."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in _FULL:
+            raise JournalFullError(
+                f"cannot {doing} {path}: {reason}; make room there, then start again"
+            ) from error
+        raise JournalError(f"cannot {doing} {path}: {reason}; see to the disk, then start again") from error
+
+
+class Segment:
+    """One file: where its blocks begin, and how much of it is still needed.
+
+    Offsets of records count payload bytes only. They are known before anything is written, whatever blocks a flush
+    will make of them; `blocks` leads from there to the place in the file.
+    """
+
+    __slots__ = ("blocks", "first", "live", "live_bytes", "number", "path", "salt", "size")
+
+    def __init__(self, directory: Path, number: int, salt: int = 0) -> None:
+        self.number = number
+        self.salt = salt  # known once the header was read
+        self.path = directory / f"{number:012}.journal"
+        self.first = 0  # the sequence of its first block
+        self.blocks = array("I")  # offset of the first record of each block
+        self.size = 0  # payload bytes
+        self.live = 0  # messages that are needed and lie here
+        self.live_bytes = 0
+
+
+class Block(NamedTuple):
+    """A block of a segment whose checksum is right."""
+
+    at: int
+    end: int
+    sequence: int
+    back: int
+    payload: bytes
+
+    @property
+    def is_hole(self) -> bool:
+        """Whether something was lost here and taken out."""
+        return self.back == _HOLE
+
+    @property
+    def following(self) -> int:
+        """The sequence of the block after it."""
+        return int.from_bytes(self.payload, "little") if self.is_hole else self.sequence + 1
+
+    @property
+    def flush(self) -> int:
+        """The sequence at which its flush began."""
+        return self.sequence if self.is_hole else self.sequence - self.back
+
+
+def in_file(block: int, offset: int) -> int:
+    """Where the byte at this offset stands in the file, given the index of the block it is in."""
+    return _OPENING.size + (block + 1) * _BLOCK.size + offset
+
+
+def _framed(payload: bytes, back: int, sequence: int, salt: int) -> tuple[bytes, bytes]:
+    crc = crc32(payload, crc32(_COVERED.pack(len(payload), back, sequence), salt))
+    return _BLOCK.pack(_BLOCK_MAGIC, len(payload), crc, back, sequence), payload
+
+
+def _opening(segment: Segment, first: int) -> bytes:
+    covered = _OPENING.pack(_MAGIC, VERSION, segment.salt, segment.number, first, 0)[:-4]
+    return covered + crc32(covered).to_bytes(4, "little")
+
+
+def _read_opening(segment: Segment, data: bytes) -> int:
+    """The first sequence of a segment, from its first bytes."""
+    if len(data) < _OPENING.size:
+        raise JournalDamagedError(f"{segment.path} is cut off in its header; {_ADVICE}")
+    magic, version, segment.salt, number, first, crc = _OPENING.unpack_from(data)
+    if magic != _MAGIC:
+        raise JournalDamagedError(f"{segment.path} does not begin like a journal; {_ADVICE}")
+    if version != VERSION:
+        raise JournalVersionError(
+            f"{segment.path} is of format {version}, this redrive reads {VERSION}; start the one that wrote it"
+        )
+    if crc != crc32(data[: _OPENING.size - 4]) or number != segment.number:
+        raise JournalDamagedError(f"{segment.path} has a damaged header; {_ADVICE}")
+    return int(first)
+
+
+_ADVICE: Final = "restore it from a copy, or open with salvage to keep what can be read"
+
+
+def _block_at(data: bytes, at: int, salt: int) -> Block | str:
+    """The block that starts there, or why there is none."""
+    if at + _BLOCK.size > len(data):
+        return "a block's head is cut off"
+    magic, length, crc, back, sequence = _BLOCK.unpack_from(data, at)
+    if magic != _BLOCK_MAGIC:
+        return "no block starts here"
+    start = at + _BLOCK.size
+    end = start + length
+    if end > len(data):
+        return "a block is cut off"
+    payload = data[start:end]
+    if crc != crc32(payload, crc32(_COVERED.pack(length, back, sequence), salt)):
+        return "a checksum is wrong"
+    return Block(at, end, sequence, back, payload)
+
+
+def _next_block(data: bytes, at: int, sequence: int, salt: int) -> Block | None:
+    """The first good block from `at` on that is not older than `sequence`."""
+    while (at := data.find(_BLOCK_MAGIC, at)) >= 0:
+        block = _block_at(data, at, salt)
+        if isinstance(block, Block) and block.sequence >= sequence:
+            return block
+        at += 1
+    return None
+
+
+class Reading:
+    """One pass over a segment; `torn` says afterwards what was cut off at `end`, if anything was."""
+
+    def __init__(self, segment: Segment, *, newest: bool) -> None:
+        self.segment = segment
+        self.newest = newest
+        self.torn: str | None = None
+        self.dropped = 0
+        self.end = 0
+
+    def blocks(self, expected: int | None) -> Iterator[Block]:
+        """The blocks, in order; `expected` is the sequence that the first one must have."""
+        path = self.segment.path
+        with translated(path, "read"):
+            data = path.read_bytes()
+        if self.newest and len(data) < _OPENING.size:
+            self._tear(data, "the header is cut off")
+            return
+        sequence = self.segment.first = _read_opening(self.segment, data)
+        if expected is not None and sequence != expected:
+            raise JournalDamagedError(
+                f"{path} begins with block {sequence}, but block {expected} should come next; {_ADVICE}"
+            )
+        self.end = _OPENING.size
+        while self.end < len(data):
+            block = _block_at(data, self.end, self.segment.salt)
+            if isinstance(block, Block) and block.sequence != sequence:
+                block = f"block {sequence} should stand here, not {block.sequence}"
+            if isinstance(block, str):
+                later = _next_block(data, self.end + 1, sequence + 1, self.segment.salt)
+                if not self.newest or (later and later.flush > sequence):
+                    raise JournalDamagedError(f"{path} is damaged at byte {self.end}: {block}; {_ADVICE}")
+                self._tear(data, block)
+                return
+            yield block
+            self.end = block.end
+            sequence = block.following
+
+    def _tear(self, data: bytes, reason: str) -> None:
+        self.dropped = len(data) - self.end
+        self.torn = (
+            f"{self.segment.path} is torn at byte {self.end}: {reason}; {self.dropped} bytes were dropped"
+        )
+
+
+def mend(reading: Reading) -> bool:
+    """Cut a torn tail off and make sure that what was read is on disk; whether the file is still there."""
+    path = reading.segment.path
+    with translated(path, "mend"):
+        if not reading.end:
+            path.unlink()
+        else:
+            with path.open("r+b") as file:
+                if reading.torn:
+                    file.truncate(reading.end)
+                os.fsync(file.fileno())
+        sync_directory(path.parent)
+    return bool(reading.end)
+
+
+class Writing:
+    """Where the next block goes. It belongs to the thread that flushes."""
+
+    def __init__(self, segment: Segment, sequence: int) -> None:
+        self._segment = segment
+        self._sequence = sequence  # of the next block
+        self._size = segment.size
+        with translated(segment.path, "open"):
+            self._file = os.open(segment.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+
+    @classmethod
+    def start(cls, segment: Segment, sequence: int) -> "Writing":
+        """Make the segment's file, durably."""
+        segment.first = sequence
+        _create(segment.path, [_opening(segment, sequence)])
+        return cls(segment, sequence)
+
+    def roll(self, segment: Segment) -> "Writing":
+        """Finish this segment and start the next one."""
+        self.sync()
+        self.close()
+        return Writing.start(segment, self._sequence)
+
+    def write(self, records: list[bytes], back: int) -> int:
+        """Write records as one block, or several where they are large; how many."""
+        size = sum(map(len, records))
+        if size <= LARGEST_BLOCK:
+            self._write(b"".join(records), back)
+            return 1
+        count = start = taken = 0
+        for index, end in enumerate(accumulate(map(len, records)), 1):
+            if end - taken >= LARGEST_BLOCK or index == len(records):
+                self._write(b"".join(records[start:index]), back + count)
+                count += 1
+                start, taken = index, end
+        return count
+
+    def _write(self, payload: bytes, back: int) -> None:
+        parts = _framed(payload, back, self._sequence, self._segment.salt)
+        with translated(self._segment.path, "write to"):
+            written = os.writev(self._file, parts)
+            if written < _BLOCK.size + len(
+                payload
+            ):  # a nearly full disk takes what it can; the rest says why
+                rest = memoryview(b"".join(parts))[written:]
+                while rest:
+                    rest = rest[os.write(self._file, rest) :]
+        self._segment.blocks.append(self._size)
+        self._size += len(payload)
+        self._sequence += 1
+
+    def sync(self) -> None:
+        """Return when everything written is on disk."""
+        with translated(self._segment.path, "sync"):
+            _sync_data(self._file)
+
+    def close(self) -> None:
+        """Let the file go."""
+        os.close(self._file)
+
+
+def _create(path: Path, parts: Iterable[bytes]) -> None:
+    """A file that has its whole content from the moment it has its name."""
+    temporary = path.with_name(path.name + ".tmp")
+    with translated(path, "create"):
+        with temporary.open("wb") as file:
+            file.writelines(parts)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make names durable: those given and those taken away."""
+    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def remove(segment: Segment) -> None:
+    """Delete a segment's file, and return only when it stays deleted: the next older one must never go first."""
+    with translated(segment.path, "delete"):
+        segment.path.unlink()
+        sync_directory(segment.path.parent)
+
+
+def lock(directory: Path) -> int:
+    """Hold the directory against other processes until the returned file is closed or the process ends."""
+    with translated(directory, "open"):
+        directory.mkdir(parents=True, exist_ok=True)
+        file = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            raise JournalBusyError(
+                f"another broker holds the journal {directory}; stop it, or give this one a directory of its own"
+            ) from None
+        except OSError:
+            os.close(file)
+            raise
+    return file
+
+
+def find(directory: Path) -> list[Segment]:
+    """The segments of a directory, oldest first; what an interrupted step left behind is cleaned away."""
+    found = []
+    with translated(directory, "read"):
+        for path in sorted(directory.iterdir()):
+            name = _NAME.fullmatch(path.name)
+            if name is None:
+                if path.name not in _NEIGHBOURS:
+                    raise JournalError(
+                        f"{directory} holds '{path.name}', which is no part of a journal; give the journal a "
+                        "directory of its own"
+                    )
+            elif name[2] == ".tmp":
+                path.unlink()
+            elif name[2] is None:
+                found.append(Segment(directory, int(name[1])))
+    return found
+
+
+class _Content(NamedTuple):
+    """What can be read of a segment."""
+
+    opened: bool  # the header is good
+    first: int | None  # the sequence it begins with, as far as that is known
+    blocks: list[Block]
+    clean: bool  # nothing lies between the blocks or behind them
+
+
+def repair(segments: list[Segment]) -> list[str]:
+    """Take damage out of the segments; what was taken out, one line each. A torn tail is left alone."""
+    report: list[str] = []
+    salt = _any_salt(segments)
+    following = _content(segments[0], salt, 0) if segments else None
+    expected = (following.first if following else 0) or 0
+    for segment, successor in zip(segments, [*segments[1:], None], strict=True):
+        start, here = expected, following
+        assert here is not None  # noqa: S101  # there is one as long as there are segments
+        parts: list[bytes] = []
+        whole = here.opened and (here.clean or successor is None)
+        sequences = [block.sequence for block in here.blocks]
+        end = here.blocks[-1].following if here.blocks else expected
+        if successor is not None:
+            following = _content(successor, salt, max(end, expected))
+            sequences.append(end if following.first is None else following.first)
+        for block, sequence in zip_longest(here.blocks, sequences):
+            if sequence > expected:
+                whole = False
+                parts += _framed(sequence.to_bytes(8, "little"), _HOLE, expected, salt)
+                report.append(f"{segment.path}: blocks {expected} to {sequence - 1} are lost")
+                expected = sequence
+            if block is not None:
+                parts += _framed(block.payload, block.back, block.sequence, salt)
+                expected = block.following
+        if not whole and (here.opened or successor is not None or here.blocks):
+            segment.salt = salt
+            aside = segment.path.with_name(segment.path.name + ".damaged")
+            report.append(f"{segment.path} was repaired; as it was, it is kept in {aside.name}")
+            with translated(segment.path, "repair"):
+                aside.unlink(missing_ok=True)
+                os.link(segment.path, aside)
+            _create(segment.path, [_opening(segment, start), *parts])
+    return report
+
+
+def _any_salt(segments: list[Segment]) -> int:
+    """The journal's salt, from a good header, or as a bad one has it."""
+    salt = 0
+    for segment in segments:
+        with translated(segment.path, "read"), segment.path.open("rb") as file:
+            data = file.read(_OPENING.size)
+        with suppress(JournalDamagedError):
+            _read_opening(segment, data)
+            return segment.salt
+        salt = segment.salt or salt
+    return salt
+
+
+def _content(segment: Segment, salt: int, sequence: int) -> _Content:
+    with translated(segment.path, "read"):
+        data = segment.path.read_bytes()
+    first = None
+    with suppress(JournalDamagedError):
+        first = sequence = _read_opening(segment, data)
+    opened = first is not None
+    blocks: list[Block] = []
+    end, clean = _OPENING.size, True
+    while block := _next_block(data, end, sequence, salt):
+        clean = clean and block.at == end
+        blocks.append(block)
+        end, sequence = block.end, block.following
+    if blocks and first is None:
+        first = blocks[0].sequence
+    return _Content(opened, first, blocks, clean and end == len(data))

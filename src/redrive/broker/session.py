@@ -1,0 +1,311 @@
+"""What is one client's connection to the broker?
+
+Octets and the time come in through `receive`; octets for the client pile up in `outbox`, which whoever owns the socket
+takes. The handshake, permissions and the closing of channels and connections are here; what happens on a channel is
+in `channel` and `handlers`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from redrive.amqp import methods as m
+from redrive.amqp.codec import encode
+from redrive.amqp.connection import (
+    Connection,
+    Event,
+    Failed,
+    HeaderReceived,
+    HeaderRefused,
+    HeartbeatReceived,
+    Limits,
+    MethodReceived,
+)
+from redrive.amqp.errors import AmqpError, HardError, ReplyCode, SoftError
+from redrive.amqp.frames import ACKS, CONTENT, PUBLISH_HEAD, content_header, expand, method_frame
+from redrive.amqp.hot import publish_payload
+from redrive.amqp.methods import Role
+from redrive.amqp.sasl import EXTERNAL, Credentials, decode_response
+from redrive.amqp.states import ConnectionState
+from redrive.broker.channel import Channel
+from redrive.broker.handlers import HANDLERS
+from redrive.broker.publishing import Route
+
+if TYPE_CHECKING:
+    from redrive.broker.core import Broker
+    from redrive.broker.queue import Queue
+    from redrive.broker.vhost import VHost
+
+_MOST_ROUTES: Final = 4096  # routes a session remembers before it starts anew
+_CLOSING: Final = frozenset({ConnectionState.CLOSED})
+
+
+class Session:
+    """One connection. `peer` names it; `certificate_user` is who a TLS client certificate says it is."""
+
+    def __init__(
+        self,
+        broker: "Broker",
+        peer: str,
+        *,
+        peer_address: str = "127.0.0.1",
+        certificate_user: str | None = None,
+    ) -> None:
+        self.broker = broker
+        self.peer = peer
+        self.peer_address = peer_address
+        self.certificate_user = certificate_user
+        self.connection = Connection(Role.SERVER, broker.limits, broker.max_message_size)
+        self.outbox: list[bytes] = []
+        self.write: Callable[[bytes], None] = self._first_write
+        self.channels: dict[int, Channel] = {}
+        self.routes: dict[bytes, Route] = {}
+        self.now = 0
+        self.user = ""
+        self.tags: Sequence[str] = ()
+        self.client_properties: dict[str, object] = {}
+        self.wants_cancels = False
+        self.wants_blocked = False
+        self.was_blocked = False
+        self.publishes = False
+        self.is_congested = False
+        self.is_done = False  # everything has been said: close the socket once the outbox is empty
+        self.last_queue = ""
+        self.hold_until = 0  # a place in the journal: nothing is sent before it is on disk
+        self.opened_at = 0
+        self.vhost: VHost = broker.no_vhost
+
+    # --- writing -------------------------------------------------------------------------------------------
+
+    def _first_write(self, octets: bytes) -> None:
+        """The first octets of a turn: tell the broker that there is something to flush."""
+        self.outbox.append(octets)
+        self.write = self.outbox.append
+        self.broker.talking.append(self)
+
+    def take(self) -> bytes:
+        """Everything that is to be sent, once."""
+        octets = self.outbox[0] if len(self.outbox) == 1 else b"".join(self.outbox)
+        self.outbox = []
+        self.write = self._first_write
+        return octets
+
+    def send(self, method: m.Method, channel: int = 0) -> None:
+        """A method without content."""
+        if channel and not isinstance(method, m.ChannelCloseOk | m.ChannelOpenOk | m.ChannelClose):
+            self.write(method_frame(channel, encode(method)))  # what needs no step of the state machine
+        else:
+            self.write(self.connection.send(method, channel))
+
+    def hold_for_durability(self) -> None:
+        """Send nothing more before everything done so far is on disk."""
+        self.hold_until = max(self.hold_until, self.broker.keep.last_position())
+
+    # --- receiving -----------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes, now: int) -> None:
+        """Octets have come."""
+        self.now = now
+        connection = self.connection
+        if connection.state is not ConnectionState.RUNNING:
+            self._handle_all(connection.receive(data))
+            return
+        channels, ready = self.channels, connection.ready
+        for item in connection.splitter.feed_batches(data):
+            kind, number, payload, header, body = item
+            if number in ready:
+                try:
+                    if (
+                        kind == CONTENT
+                        and payload[:4] == PUBLISH_HEAD
+                        and len(body) <= self.broker.max_message_size
+                    ):
+                        self.publishes = True
+                        channels[number].publish(payload, header, body)
+                        continue
+                    if kind == ACKS:
+                        channels[number].ack_run(payload)
+                        continue
+                except AmqpError as error:
+                    self._fail(number, error)
+                    continue
+            for frame in expand(item):
+                self._handle_all(connection.handle(*frame))
+        if connection.splitter.error is not None:
+            events: list[Event] = []
+            connection.check_splitter(events)
+            self._handle_all(events)
+
+    def _handle_all(self, events: list[Event]) -> None:
+        for event in events:
+            try:
+                self._handle(event)
+            except AmqpError as error:
+                number = event.channel if isinstance(event, MethodReceived) else 0
+                if isinstance(event, MethodReceived) and not error.class_id:
+                    error.class_id, error.method_id = event.method.spec.class_id, event.method.spec.method_id
+                self._fail(number, error)
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case MethodReceived(channel=0, method=method):
+                self._on_connection(method)
+            case MethodReceived(channel=number, method=method, content=content):
+                self._on_channel(
+                    number, method, content.properties if content else b"", content.body if content else b""
+                )
+            case HeaderReceived():
+                self.send(
+                    m.ConnectionStart(
+                        server_properties=self.broker.properties, mechanisms=self.broker.mechanisms(self)
+                    )
+                )
+            case HeaderRefused(answer=answer):
+                self.write(answer)
+                self.is_done = True
+            case Failed(channel=number, error=error):
+                self._fail(number, error)
+            case HeartbeatReceived():
+                pass
+
+    def _fail(self, number: int, error: AmqpError) -> None:
+        """Tell the client what it did wrong, and close what has to be closed."""
+        if isinstance(error, SoftError) and number:
+            channel = self.channels.pop(number, None)
+            if channel is not None:
+                self.broker.log.info("channel %d of %s closed: %s", number, self.peer, error)
+                channel.close()
+            if number in self.connection.channels:
+                self.write(self.connection.close_for(error, number))
+            return
+        self.broker.log.warning("connection %s closed: %s", self.peer, error)
+        if not self.connection.closed and self.connection.state not in _CLOSING:
+            try:
+                self.write(self.connection.close_for(error))
+            except AmqpError:
+                self.is_done = True
+        self._leave()
+        if self.connection.splitter.error is not None:
+            self.is_done = True  # no close-ok can be read any more
+
+    # --- the connection itself -----------------------------------------------------------------------------
+
+    def _on_connection(self, method: m.Method) -> None:
+        match method:
+            case m.ConnectionStartOk():
+                self._log_in(method)
+                limits = self.broker.limits
+                self.send(m.ConnectionTune(limits.channel_max, limits.frame_max, limits.heartbeat))
+            case m.ConnectionOpen():
+                self._enter(method.virtual_host)
+                self.send(m.ConnectionOpenOk())
+                self.opened_at = self.now
+                self.broker.opened(self)
+            case m.ConnectionClose():
+                self._leave()
+                self.send(m.ConnectionCloseOk())
+                self.is_done = True
+            case m.ConnectionCloseOk():
+                self.is_done = True
+            case m.ConnectionUpdateSecret():
+                self.send(m.ConnectionUpdateSecretOk())
+            case _:
+                pass
+
+    def _log_in(self, answer: m.ConnectionStartOk) -> None:
+        self.client_properties = dict(answer.client_properties)
+        abilities = self.client_properties.get("capabilities")
+        abilities = abilities if isinstance(abilities, dict) else {}
+        self.wants_cancels = bool(abilities.get("consumer_cancel_notify"))
+        self.wants_blocked = bool(abilities.get("connection.blocked"))
+        mechanism = answer.mechanism
+        if mechanism.encode() not in self.broker.mechanisms(self).split():
+            raise HardError(ReplyCode.NOT_IMPLEMENTED, f"unknown authentication mechanism '{mechanism}'")
+        if mechanism == EXTERNAL:
+            credentials = Credentials(self.certificate_user or "")
+        else:
+            credentials = decode_response(mechanism, answer.response)
+        if not self.broker.may_log_in(credentials, self, external=mechanism == EXTERNAL):
+            text = f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
+            raise HardError(ReplyCode.ACCESS_REFUSED, text)
+        self.user = credentials.username
+        user = self.broker.users.get(self.user)
+        self.tags = user.tags if user is not None else ()
+
+    def _enter(self, name: str) -> None:
+        vhost = self.broker.vhosts.get(name)
+        if vhost is None:
+            raise HardError(ReplyCode.NOT_ALLOWED, f"vhost {name} not found")
+        if not self.broker.users.may_enter(self.user, name):
+            text = f"access to vhost '{name}' refused for user '{self.user}'"
+            raise HardError(ReplyCode.NOT_ALLOWED, text)
+        self.vhost = vhost
+
+    def _leave(self) -> None:
+        """Nothing of this connection stays: channels, consumers, exclusive queues."""
+        for channel in list(self.channels.values()):
+            channel.close()
+        self.channels.clear()
+        self.broker.left(self)
+
+    def gone(self, now: int) -> None:
+        """The socket is closed, for whatever reason."""
+        self.now = now
+        self._leave()
+
+    # --- channels ------------------------------------------------------------------------------------------
+
+    def _on_channel(self, number: int, method: m.Method, properties: bytes, body: bytes) -> None:
+        if isinstance(method, m.ChannelOpen):
+            self.channels[number] = Channel(self, number)
+            self.send(m.ChannelOpenOk(), number)
+            return
+        if isinstance(method, m.ChannelClose):
+            self.broker.work(self.now)
+            channel = self.channels.pop(number, None)
+            if channel is not None:
+                channel.confirm(self.broker.keep.durable_position())
+                channel.close()
+            self.send(m.ChannelCloseOk(), number)
+            return
+        channel = self.channels.get(number)
+        if channel is None:
+            return
+        if isinstance(method, m.BasicPublish):
+            flags = method.mandatory | method.immediate << 1
+            payload = publish_payload(method.exchange.encode(), method.routing_key.encode(), flags)
+            self.publishes = True
+            channel.publish(payload, content_header(properties, len(body)), body)
+            return
+        handler = HANDLERS.get(type(method))
+        if handler is not None:
+            self.broker.work(self.now)  # whatever was asked before is done before
+            handler(channel, method)
+
+    # --- asked by channels and handlers --------------------------------------------------------------------
+
+    @property
+    def frame_max(self) -> int:
+        """The largest frame that was agreed on."""
+        return self.connection.limits.frame_max
+
+    def find_route(self, payload: bytes) -> Route:
+        """The route of a `basic.publish`, remembered from now on."""
+        if len(self.routes) >= _MOST_ROUTES:
+            self.routes.clear()
+        route = self.routes[payload] = Route(self, payload)
+        return route
+
+    def queue(self, name: str) -> "Queue":
+        """The queue of this name that this session may use."""
+        return self.vhost.queue(name, self)
+
+    def check(self, what: str, kind: str, name: str) -> None:
+        """403 unless the user may configure, write or read it."""
+        if not self.broker.users.may(self.user, self.vhost.name, what, name):  # type: ignore[arg-type]
+            shown = name if name or kind == "queue" else "amq.default"
+            text = f"{what} access to {kind} '{shown}' in vhost '{self.vhost.name}' refused for user '{self.user}'"
+            raise SoftError(ReplyCode.ACCESS_REFUSED, text)
+
+    def limits_of(self) -> Limits:
+        """What was agreed on."""
+        return self.connection.limits

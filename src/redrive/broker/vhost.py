@@ -1,0 +1,334 @@
+"""What is in a virtual host, and where does a message published to it go?
+
+Exchanges, queues and bindings live here, with the dead-letter flow between them. Every verb either does all of what
+it was asked or raises the error that the client is to be told. Changes of what a route could be are counted in
+`version`, which is what lets sessions remember routes.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from redrive.amqp.errors import ReplyCode, SoftError
+from redrive.amqp.properties import read_expiration, read_headers, read_priority
+from redrive.broker.arguments import Declared, QueueOptions, check_equivalent, parse_queue_arguments
+from redrive.broker.dead_letter import Reason, dead_letter_of, is_cycle
+from redrive.broker.exchanges import Exchange, kind_is_known, route
+from redrive.broker.message import Entry, Message
+from redrive.broker.policies import Policies, merge
+from redrive.broker.queue import Queue
+
+if TYPE_CHECKING:
+    from redrive.broker.core import Broker
+
+PREDECLARED: Final = {
+    "amq.direct": "direct",
+    "amq.fanout": "fanout",
+    "amq.topic": "topic",
+    "amq.headers": "headers",
+    "amq.match": "headers",
+    "amq.rabbitmq.trace": "topic",
+}
+REPLY_TO: Final = "amq.rabbitmq.reply-to"
+
+
+class VHost:
+    """One virtual host."""
+
+    def __init__(self, broker: "Broker", name: str) -> None:
+        self.broker = broker
+        self.name = name
+        self.exchanges: dict[str, Exchange] = {
+            name: Exchange(name, kind, durable=True, internal=name == "amq.rabbitmq.trace")
+            for name, kind in PREDECLARED.items()
+        }
+        self.queues: dict[str, Queue] = {}
+        self.policies = Policies()
+        self.version = 0
+
+    # --- finding -------------------------------------------------------------------------------------------
+
+    def exchange(self, name: str) -> Exchange:
+        """The exchange of this name, or 404."""
+        found = self.exchanges.get(name)
+        if found is None:
+            raise SoftError(ReplyCode.NOT_FOUND, f"no exchange '{name}' in vhost '{self.name}'")
+        return found
+
+    def queue(self, name: str, session: object | None = None) -> Queue:
+        """The queue of this name, or 404; 405 if it is another session's own."""
+        found = self.queues.get(name)
+        if found is None:
+            raise SoftError(ReplyCode.NOT_FOUND, f"no queue '{name}' in vhost '{self.name}'")
+        if found.owner is not None and session is not None and found.owner is not session:
+            raise SoftError(
+                ReplyCode.RESOURCE_LOCKED,
+                f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self.name}'. It could be"
+                " originally declared on another connection or the exclusive property value does not match that"
+                " of the original declaration.",
+            )
+        return found
+
+    # --- exchanges -----------------------------------------------------------------------------------------
+
+    def declare_exchange(self, name: str, declared: Declared) -> Exchange:
+        """The exchange, made if it is not there; 406 if it is there and different."""
+        there = self.exchanges.get(name)
+        if there is not None:
+            existing = Declared(
+                there.durable, there.auto_delete, there.arguments, type=there.kind, internal=there.internal
+            )
+            check_equivalent("exchange", name, self.name, existing, declared)
+            return there
+        if not kind_is_known(declared.type):
+            raise SoftError(ReplyCode.PRECONDITION_FAILED, f"invalid exchange type '{declared.type}'")
+        made = Exchange(
+            name,
+            declared.type,
+            durable=declared.durable,
+            auto_delete=declared.auto_delete,
+            internal=declared.internal,
+            arguments=declared.arguments,
+        )
+        self.exchanges[name] = made
+        self._apply_policy_to_exchange(made)
+        self.changed()
+        if made.durable:
+            self.broker.keep.exchange(self.name, made)
+        return made
+
+    def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
+        """The exchange is no more, nor are its bindings."""
+        found = self.exchanges.get(name)
+        if found is None:
+            return
+        if if_unused and not found.is_unused:
+            raise SoftError(ReplyCode.PRECONDITION_FAILED, f"exchange '{name}' in vhost '{self.name}' in use")
+        del self.exchanges[name]
+        if found.durable:
+            self.broker.keep.exchange_gone(self.name, found)
+        self._forget_destination(found)
+        self.changed()
+
+    # --- queues --------------------------------------------------------------------------------------------
+
+    def declare_queue(self, name: str, declared: Declared, *, owner: object | None, now: int) -> Queue:
+        """The queue, made if it is not there; 406 if it is there and different, 405 if it is somebody's own."""
+        there = self.queues.get(name)
+        if there is not None:
+            if (there.owner is not None or owner is not None) and there.owner is not owner:
+                self.queue(name, owner or self)
+                raise SoftError(
+                    ReplyCode.RESOURCE_LOCKED,
+                    f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self.name}'. It could be"
+                    " originally declared on another connection or the exclusive property value does not match"
+                    " that of the original declaration.",
+                )
+            existing = Declared(there.durable, there.auto_delete, there.arguments)
+            check_equivalent("queue", name, self.name, existing, declared)
+            there.idle_since = now
+            return there
+        options = parse_queue_arguments(
+            name,
+            self.name,
+            declared.arguments,
+            durable=declared.durable,
+            exclusive=owner is not None,
+            auto_delete=declared.auto_delete,
+            features=self.broker.features,
+        )
+        for warning in options.warnings:
+            self.broker.log.warning("queue %s in vhost %s: %s", name, self.name, warning)
+        made = Queue(
+            self,
+            name,
+            self.broker.next_queue_id(),
+            options,
+            dict(declared.arguments),
+            durable=declared.durable,
+            auto_delete=declared.auto_delete,
+            owner=owner,
+            now=now,
+        )
+        self.add_queue(made, now)
+        if made.durable and owner is None:
+            self.broker.keep.queue(self.name, made)
+        return made
+
+    def add_queue(self, queue: Queue, now: int) -> None:
+        """A queue comes to be, by a client's wish or by a restart."""
+        self.queues[queue.name] = queue
+        self.apply_policy(queue, now)
+        self.changed()
+
+    def delete_queue(self, queue: Queue) -> int:
+        """The queue is no more, nor are its messages, bindings and consumers. Nothing is dead-lettered."""
+        ready = queue.ready
+        queue.is_deleted = True
+        del self.queues[queue.name]
+        queue.purge()
+        if queue.durable and queue.owner is None:
+            self.broker.keep.queue_gone(self.name, queue)
+        for consumer in list(queue.consumers):
+            consumer.channel.cancelled_by_broker(consumer)
+        self._forget_destination(queue)
+        self.changed()
+        return ready
+
+    def consumer_left(self, queue: Queue) -> None:
+        """A consumer has gone; an auto-delete queue goes with its last one."""
+        if queue.auto_delete and queue.had_consumers and not queue.consumers and not queue.is_deleted:
+            self.delete_queue(queue)
+
+    # --- bindings ------------------------------------------------------------------------------------------
+
+    def bind(
+        self, source: Exchange, target: Queue | Exchange, key: str, arguments: Mapping[str, object]
+    ) -> None:
+        """Messages go from the source to the target."""
+        if source.bind(target, key, arguments):
+            self.changed()
+            if source.durable and target.durable and getattr(target, "owner", None) is None:
+                self.broker.keep.binding(self.name, source, target, key, arguments)
+
+    def unbind(
+        self, source: Exchange, target: Queue | Exchange, key: str, arguments: Mapping[str, object]
+    ) -> None:
+        """They do so no longer."""
+        if source.unbind(target, key, arguments):
+            self.changed()
+            self.broker.keep.binding_gone(self.name, source, target, key, arguments)
+            self._auto_delete(source)
+
+    def _forget_destination(self, target: Queue | Exchange) -> None:
+        for source in list(self.exchanges.values()):
+            if source.forget(target):
+                self._auto_delete(source)
+
+    def _auto_delete(self, exchange: Exchange) -> None:
+        if exchange.auto_delete and exchange.is_unused and self.exchanges.get(exchange.name) is exchange:
+            self.delete_exchange(exchange.name)
+
+    def changed(self) -> None:
+        """What was remembered about routes is not true any more."""
+        self.version += 1
+
+    # --- policies ------------------------------------------------------------------------------------------
+
+    def policies_changed(self, now: int) -> None:
+        """Policies act on living queues and exchanges at once (AMQP.md 23)."""
+        for queue in list(self.queues.values()):
+            self.apply_policy(queue, now)
+        for exchange in self.exchanges.values():
+            self._apply_policy_to_exchange(exchange)
+        self.changed()
+
+    def apply_policy(self, queue: Queue, now: int) -> None:
+        """What is in force for this queue: its arguments, and the policy that fits it."""
+        policy = self.policies.effective("queue", queue.name, queue.declared.queue_type)
+        queue.policy = policy.name if policy else None
+        options: QueueOptions = merge(queue.declared, policy.definition) if policy else queue.declared
+        queue.apply(options, now)
+        if options.expires is not None:
+            self.broker.wake(queue, now + options.expires)
+
+    def _apply_policy_to_exchange(self, exchange: Exchange) -> None:
+        policy = self.policies.effective("exchange", exchange.name, None)
+        alternate = policy.definition.get("alternate-exchange") if policy else None
+        exchange.alternate = alternate if isinstance(alternate, str) else None
+
+    # --- publishing ----------------------------------------------------------------------------------------
+
+    def targets(
+        self, exchange: str, keys: tuple[str, ...], headers: Callable[[], Mapping[str, object]]
+    ) -> list[Queue]:
+        """The queues that a message reaches; 404 if there is no such exchange."""
+        if not exchange:
+            return [queue for key in dict.fromkeys(keys) if (queue := self.queues.get(key)) is not None]
+        found = route(self.exchange(exchange), keys, headers, self.exchanges.get, _is_queue)
+        return found  # type: ignore[return-value]  # only what _is_queue said yes to
+
+    def enqueue(
+        self, queue: Queue, message: Message, now: int, expiration: int | None, priority: int
+    ) -> bool:
+        """Put a message into a queue; False if the queue is full and refuses it."""
+        if not queue.has_room_for(message):
+            if queue.options.overflow == "reject-publish-dlx":
+                self.bury(queue, Entry(0, message), Reason.MAXLEN)
+            return False
+        queue.push(message, now, expiration, priority)
+        self.broker.mark(queue)
+        return True
+
+    # --- what queues ask of their ground -------------------------------------------------------------------
+
+    def bury(self, queue: Queue, entry: Entry, reason: Reason) -> None:
+        """Remember the death; the broker sees to it when the work at hand is done (B11)."""
+        self.broker.graves.append((self, queue, entry, reason))
+
+    def forget(self, queue: Queue, entry: Entry) -> None:
+        """The entry has left for good."""
+        if entry.message.place:
+            self.broker.keep.settled(queue, entry)
+
+    def remember(self, queue: Queue, entry: Entry) -> None:
+        """The entry has come to stay."""
+        self.broker.keep.message(queue, entry)
+
+    def wake(self, queue: Queue, at: int) -> None:
+        """Look after this queue at that time."""
+        self.broker.wake(queue, at)
+
+    # --- dead letters --------------------------------------------------------------------------------------
+
+    def send_dead_letter(self, queue: Queue, entry: Entry, reason: Reason, now: int) -> None:
+        """The message that died goes to the queue's dead-letter exchange, or nowhere (AMQP.md 9 to 17)."""
+        options, message = queue.options, entry.message
+        exchange = options.dead_letter_exchange
+        if exchange is None or not self.broker.features.dlx:
+            self.broker.died(self, queue, reason, "disabled")
+        elif exchange and exchange not in self.exchanges:
+            self._fall_back(queue, message, reason, f"dead-letter exchange '{exchange}' does not exist", now)
+        else:
+            if message.body is None:
+                message.body = self.broker.body_of(message)
+            letter = dead_letter_of(
+                message,
+                queue=queue.name,
+                reason=reason,
+                exchange=exchange,
+                routing_key=options.dead_letter_routing_key,
+                seconds=self.broker.seconds(now),
+            )
+            raw = letter.properties
+            targets = self.targets(exchange, letter.keys, lambda: read_headers(raw))
+            reached = [target for target in targets if not is_cycle(letter.deaths, reason, target.name)]
+            if not targets:
+                self._fall_back(queue, message, reason, f"nothing is bound to '{exchange}' for it", now)
+            priority = read_priority(raw)
+            for target in reached:
+                self.enqueue(target, letter, now, None, priority)
+            self.broker.died(self, queue, reason, "at_most_once" if reached else "dropped")
+        if entry.number:
+            self.forget(queue, entry)
+
+    def _fall_back(self, queue: Queue, message: Message, reason: Reason, why: str, now: int) -> None:
+        """RabbitMQ drops such messages without a word. Here it is told, and a fallback may keep them (B6)."""
+        fallback = self.queues.get(self.broker.dead_letter_fallback or "")
+        if fallback is not None and fallback is not queue:
+            if message.body is None:
+                message.body = self.broker.body_of(message)
+            letter = dead_letter_of(
+                message, queue=queue.name, reason=reason, exchange="", routing_key=fallback.name,
+                seconds=self.broker.seconds(now),
+            )  # fmt: skip
+            self.enqueue(fallback, letter, now, None, 0)
+        self.broker.unroutable(self, queue, reason, why, kept=fallback is not None)
+
+
+def _is_queue(destination: object) -> bool:
+    return isinstance(destination, Queue)
+
+
+def expiration_of(properties: bytes) -> str | None:
+    """The message's own time to live, as its sender wrote it."""
+    return read_expiration(properties)
