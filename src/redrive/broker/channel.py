@@ -9,9 +9,9 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from redrive.amqp import methods as m
+from redrive.amqp.codec import encode
 from redrive.amqp.errors import ReplyCode, SoftError
 from redrive.amqp.frames import content_frames, method_frame
-from redrive.amqp.codec import encode
 from redrive.amqp.hot import ack_frame, nack_frame, parse_ack_run
 from redrive.amqp.properties import read_headers, replace_fields
 from redrive.broker.consumer import Consumer
@@ -100,6 +100,8 @@ class Channel:
         session = self.session
         broker, vhost, now = session.broker, session.vhost, session.now
         accepted = True
+        if len(queues) > 1 and message.persistent and sum(queue.durable for queue in queues) > 1:
+            broker.keep.share(message)
         for queue in queues:
             if queue.is_deleted:
                 continue
@@ -217,7 +219,7 @@ class Channel:
         for queue in touched:
             if not queue.is_deleted:
                 queue.dispatch(self.session.now)
-                queue.trim(self.session.now)
+                queue.trim()
 
     def _release(self, entry: Entry, queue: Queue, consumer: Consumer | None) -> None:
         queue.unacked -= 1

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Final
 
+import msgspec
+
 from redrive._version import __version__
 from redrive.amqp import methods as m
 from redrive.amqp.connection import Limits
@@ -43,6 +45,7 @@ class Broker:
         features: Features | None = None,
         limits: Limits | None = None,
         max_message_size: int = MAX_MESSAGE_SIZE,
+        memory_limit: int | None = None,
         dead_letter_fallback: str | None = None,
         log: logging.Logger | None = None,
         cluster_name: str = "redrive@localhost",
@@ -51,6 +54,7 @@ class Broker:
         self.features = features or Features()
         self.limits = limits or Limits()
         self.max_message_size = max_message_size
+        self.memory_limit = memory_limit  # bytes of bodies in memory before publishers have to wait
         self.dead_letter_fallback = dead_letter_fallback
         self.log = log or logging.getLogger("redrive.broker")
         self.cluster_name = cluster_name
@@ -100,6 +104,10 @@ class Broker:
         self.users.add("guest", "guest", tags=("administrator",))
         self.users.set_permission("guest", "/", ".*", ".*", ".*")
         return self
+
+    def users_changed(self) -> None:
+        """Users or permissions are not what they were: keep them as they are now."""
+        self.keep.document("users", msgspec.json.encode(self.users.export()))
 
     # --- virtual hosts and queues --------------------------------------------------------------------------
 
@@ -221,7 +229,18 @@ class Broker:
                 return True
         if self.confirming:
             self.confirm()
+        if self.memory_limit is not None:
+            self._watch_memory(self.memory_limit)
         return False
+
+    def _watch_memory(self, limit: int) -> None:
+        """Block publishers above the limit, let them go on well below it."""
+        held = sum(queue.bytes_ready + queue.unacked_bytes for _, queue in self.queues())
+        if self.blocked_because is None and held > limit:
+            self.log.warning("publishers are blocked: messages take %d bytes, %d are allowed", held, limit)
+            self.block("low on memory")
+        elif self.blocked_because is not None and held < limit * 0.8:
+            self.block(None)
 
     def confirm(self) -> None:
         """Tell publishers what is safe."""
@@ -274,6 +293,11 @@ class Broker:
     def body_of(self, message: Message) -> bytes:
         """The body of a message, wherever it is."""
         return message.body if message.body is not None else self.keep.body(message)
+
+    def load(self, message: Message) -> None:
+        """Have the whole message in memory."""
+        if message.body is None:
+            message.body = self.keep.body(message)
 
     def reply_name(self, channel: Channel) -> str:
         """The name under which replies reach a channel directly."""

@@ -299,6 +299,7 @@ def basic_get(channel: Channel, method: m.BasicGet) -> None:
     queue.stats.got += 1
     tag, message = channel.next_tag, entry.message
     channel.next_tag += 1
+    session.broker.load(message)
     exchange, key = message.exchange, message.keys[0]
     channel.send_content(m.BasicGetOk(tag, entry.redelivered, exchange, key, queue.ready), message)
     if method.no_ack:

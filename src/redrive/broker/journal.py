@@ -34,10 +34,8 @@ It does not know what definitions and headers mean, what time it is, or what a q
 import os
 import secrets
 from array import array
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 from threading import Lock
 from typing import Final, NamedTuple
@@ -67,6 +65,8 @@ SEGMENT_BYTES: Final = 64 << 20
 _LARGEST_SEGMENT: Final = 1 << 31
 _PUBLISH_SIZE: Final = PUBLISH_HEAD.size
 _MESSAGE_SIZE: Final = MESSAGE_HEAD.size
+_ENQUEUE_SIZE: Final = ENQUEUE_HEAD.size
+_SETTLE_SIZE: Final = SETTLE_HEAD.size
 _KNOWN_ROUTES: Final = 4096
 _OPEN_FILES: Final = 32  # segments that are kept open for reading
 
@@ -77,6 +77,7 @@ _OFFSET_AT: Final = 56
 _PREFIX_AT: Final = 32
 _LENGTH: Final = 0xFFFF_FFFF
 _PREFIX: Final = 0xFF_FFFF
+_TOO_LONG: Final = "a message's header and keys are longer than 16 MiB; the journal cannot keep it"
 
 
 class RecoveredEntry(NamedTuple):
@@ -148,12 +149,12 @@ class Journal:
         self._compact_above = compact_above
         # what is alive, and where
         self._definitions: dict[str, bytes] = {}
-        self._defined_in: dict[str, int] = {}  # key → segment
+        self._defined_in: dict[str, Segment] = {}
         self._queues: dict[int, _Queue] = {}
         self._places: dict[int, int] = {}  # place → where it lies
-        self._shared: dict[
-            int, tuple[int, ...]
-        ] = {}  # place → queue, number, expiry, queue, …: if not `publish`ed
+        self._shared: dict[int, tuple[int, ...]] = {}  # place → queue, number, expiry, queue, …: of `enqueue`
+        self._bare: set[int] = set()  # places whose record itself puts them into no queue, or not any more
+        self._adding = 0  # the latest of `add_message`: one queue may settle it before it comes to the next
         self._segments: dict[int, Segment] = {}  # oldest first
         self._routes: dict[tuple[str, tuple[str, ...]], bytes] = {}
         # the end of the log, as the event loop sees it
@@ -173,7 +174,8 @@ class Journal:
         self._closed = False
         # reading back and compaction
         self._files: dict[int, int] = {}
-        self._compacting: tuple[Segment, Iterator[int]] | None = None
+        self._compacting: Iterator[int] | None = None
+        self._compactable = True
 
     # Opening
 
@@ -220,7 +222,7 @@ class Journal:
                     records_read += seen
                     next_place = max(next_place, place + 1)
                 segment.size += len(block.payload)
-                self._offset = segment.size
+                segment.written = self._offset = segment.size
                 sequence = block.following
             sequence = segment.first if sequence is None else sequence
             if reading.newest:
@@ -252,14 +254,14 @@ class Journal:
         """Do again what a block says; how many records it has and the largest place in it."""
         largest = seen = 0
         base = self._offset
-        for seen, (at, end, fields) in enumerate(records.walk(block), 1):
+        for at, end, fields in records.walk(block):
+            seen += 1
             kind = fields[0]
             if kind == PUBLISH:
                 _, length, place, queue_id, number, expires_at, route, header = fields
                 prefix = _PUBLISH_SIZE + route + header
                 self._locate(place, base + at, prefix, length - prefix)
                 self._queue(queue_id).entries[number] = place
-                self._shared.pop(place, None)  # a copy of what had more entries once
                 if expires_at:
                     expiries.setdefault(queue_id, {})[number] = expires_at
                 largest = max(largest, place)
@@ -269,15 +271,15 @@ class Journal:
                 _, length, place, route, header = fields
                 prefix = _MESSAGE_SIZE + route + header
                 self._locate(place, base + at, prefix, length - prefix)
-                self._shared.setdefault(place, ())
+                self._turn_to(place)
                 largest = max(largest, place)
             elif kind == ENQUEUE:
                 _, place, queue_id, number, expires_at = fields
-                if place in self._shared and self._queue(queue_id).entries.setdefault(number, 0) != place:
-                    self._shared[place] += (queue_id, number, expires_at)
-                    self._queue(queue_id).entries[number] = place
+                if place in self._places and self._queue(queue_id).entries.get(number) != place:
+                    self._share(place, queue_id, number, expires_at)
                     if expires_at:
                         expiries.setdefault(queue_id, {})[number] = expires_at
+                largest = max(largest, place)
             elif kind == DELIVERED:
                 queue = self._queues.get(fields[1])
                 if queue is not None and fields[2] in queue.entries:
@@ -285,29 +287,15 @@ class Journal:
             elif kind == PURGE:
                 self._forget_all(fields[1])
             elif kind == DEFINE:
-                key, value = records.read_definition(block[:end], at, fields)
-                self._definitions[key] = value
-                self._defined_in[key] = self._head.number
+                self._define(*records.read_definition(block[at:end], fields))
             elif kind == UNDEFINE:
-                key, _ = records.read_definition(block[:end], at, fields)
-                self._definitions.pop(key, None)
-                self._defined_in.pop(key, None)
+                self._undefine(records.read_definition(block[at:end], fields)[0])
         return seen, largest
-
-    def _locate(self, place: int, offset: int, prefix: int, size: int) -> None:
-        """Note where a message lies, and that it does not lie where it did before."""
-        earlier = self._places.get(place)
-        if earlier is not None:
-            self._subtract(earlier)
-        self._places[place] = self._head_bits | offset << _OFFSET_AT | prefix << _PREFIX_AT | size
-        self._head.live += 1
-        self._head.live_bytes += prefix + size
 
     def _forget_unreachable(self) -> None:
         """A message in no queue: its enqueueing was in the torn tail, or it was never routed."""
-        for place in [place for place, entries in self._shared.items() if not entries]:
-            del self._shared[place]
-            self._subtract(self._places.pop(place))
+        for place in [place for place in self._bare if not self._shared.get(place)]:
+            self._drop(place)
 
     def _continue(self, sequence: int) -> None:
         """Go on at the end of the newest segment, or begin the first one."""
@@ -338,9 +326,11 @@ class Journal:
         header: bytes,
         body: bytes,
     ) -> None:
-        """A message and its place in the only queue it goes to. `place` is new and not 0."""
+        """A message and its place in a queue, usually the only one it goes to. `place` is new and not 0."""
         route = self._routes.get((exchange, keys)) or self._route(exchange, keys)
         prefix = _PUBLISH_SIZE + len(route) + len(header)
+        if prefix > _PREFIX:
+            raise JournalError(_TOO_LONG)
         size = len(body)
         length = prefix + size
         head = PUBLISH_HEAD.pack(
@@ -362,26 +352,33 @@ class Journal:
     def add_message(
         self, place: int, exchange: str, keys: tuple[str, ...], header: bytes, body: bytes
     ) -> None:
-        """A message for several queues; an `enqueue` for each of them follows. `place` is new and not 0."""
+        """A message for several queues; an `enqueue` for each follows at once. `place` is new and not 0."""
         route = self._routes.get((exchange, keys)) or self._route(exchange, keys)
         prefix = _MESSAGE_SIZE + len(route) + len(header)
+        if prefix > _PREFIX:
+            raise JournalError(_TOO_LONG)
         head = MESSAGE_HEAD.pack(MESSAGE, prefix + len(body), place, len(route), len(header))
         self._locate(place, self._offset, prefix, len(body))
-        self._shared[place] = ()
+        self._turn_to(place)
         self._append(b"".join((head, route, header, body)))
 
     def enqueue(self, place: int, queue_id: int, number: int, expires_at: int) -> None:
-        """One of the queues that a message of `add_message` goes to."""
-        self._shared[place] += (queue_id, number, expires_at)
-        self._queue(queue_id).entries[number] = place
+        """One more queue for a message that the journal holds."""
+        if place not in self._places:
+            raise JournalError(f"message {place} is not in the journal; add it before it is enqueued")
+        self._share(place, queue_id, number, expires_at)
         self._append(ENQUEUE_HEAD.pack(ENQUEUE, place, queue_id, number, expires_at))
+
+    def holds(self, place: int) -> bool:
+        """Whether the message can be enqueued once more. It cannot if every queue it went to has settled it."""
+        return place in self._places
 
     def settle(self, queue_id: int, number: int) -> None:
         """This queue's entry is gone. An entry that is not in the journal is none of its business."""
         if self._forget(queue_id, number):
             self._pending.append(SETTLE_HEAD.pack(SETTLE, queue_id, number))
             self._appended += 1
-            self._offset = offset = self._offset + 17
+            self._offset = offset = self._offset + _SETTLE_SIZE
             if offset >= self._segment_bytes:
                 self._roll()
 
@@ -400,14 +397,16 @@ class Journal:
     def put_definition(self, key: str, value: bytes) -> None:
         """A definition is new or has changed."""
         record = records.define(key, value)
-        self._definitions[key] = value
-        self._defined_in[key] = self._head.number
+        self._define(key, value)
         self._append(record)
+
+    def definition_keys(self, start: str) -> list[str]:
+        """The keys of the definitions in force that begin so."""
+        return [key for key in self._definitions if key.startswith(start)]
 
     def delete_definition(self, key: str) -> None:
         """A definition is gone."""
-        if self._definitions.pop(key, None) is not None:
-            del self._defined_in[key]
+        if self._undefine(key):
             self._append(records.undefine(key))
 
     def position(self) -> int:
@@ -434,11 +433,62 @@ class Journal:
         route = self._routes[exchange, keys] = records.route_of(exchange, keys)
         return route
 
+    # The index: the same for appending and for recovery
+
     def _queue(self, queue_id: int) -> _Queue:
         queue = self._queues.get(queue_id)
         if queue is None:
             queue = self._queues[queue_id] = _Queue()
         return queue
+
+    def _locate(self, place: int, offset: int, prefix: int, size: int) -> None:
+        """Note where a message lies, and that it does not lie where it did before."""
+        shared = len(self._shared.get(place, ())) // 3 * _ENQUEUE_SIZE
+        earlier = self._places.get(place)
+        if earlier is not None:
+            self._lighten(earlier, shared)
+        self._places[place] = self._head_bits | offset << _OFFSET_AT | prefix << _PREFIX_AT | size
+        self._head.live += 1
+        self._head.live_bytes += prefix + size + shared
+
+    def _lighten(self, where: int, more: int = 0) -> None:
+        segment = self._segments[where >> _SEGMENT_AT]
+        segment.live -= 1
+        segment.live_bytes -= (where >> _PREFIX_AT & _PREFIX) + (where & _LENGTH) + more
+
+    def _drop(self, place: int) -> None:
+        """A message without entries is not needed."""
+        self._shared.pop(place, None)
+        self._bare.discard(place)
+        self._lighten(self._places.pop(place))
+
+    def _turn_to(self, place: int) -> None:
+        """A message that is in no queue yet was added: the one before it gets no more entries."""
+        before, self._adding = self._adding, place
+        self._bare.add(place)
+        if before != place and before in self._bare and not self._shared.get(before):
+            self._drop(before)
+
+    def _share(self, place: int, queue_id: int, number: int, expires_at: int) -> None:
+        self._shared[place] = (*self._shared.get(place, ()), queue_id, number, expires_at)
+        self._queue(queue_id).entries[number] = place
+        self._segments[self._places[place] >> _SEGMENT_AT].live_bytes += _ENQUEUE_SIZE
+
+    def _unshare(self, place: int, queue_id: int, number: int) -> None:
+        entries = self._shared[place]
+        for at in range(0, len(entries), 3):
+            if entries[at] == queue_id and entries[at + 1] == number:
+                entries = entries[:at] + entries[at + 3 :]
+                self._segments[self._places[place] >> _SEGMENT_AT].live_bytes -= _ENQUEUE_SIZE
+                break
+        else:
+            self._bare.add(place)  # it was the entry that its own record made
+        if entries:
+            self._shared[place] = entries
+        else:
+            del self._shared[place]
+            if place in self._bare and place != self._adding:
+                self._drop(place)
 
     def _forget(self, queue_id: int, number: int) -> bool:
         """Take an entry off the index, and its message with the last one; whether it was there."""
@@ -453,23 +503,8 @@ class Journal:
         if place in self._shared:
             self._unshare(place, queue_id, number)
         else:
-            where = self._places.pop(place)
-            segment = self._segments[where >> _SEGMENT_AT]
-            segment.live -= 1
-            segment.live_bytes -= (where >> _PREFIX_AT & _PREFIX) + (where & _LENGTH)
+            self._lighten(self._places.pop(place))
         return True
-
-    def _unshare(self, place: int, queue_id: int, number: int) -> None:
-        entries = self._shared[place]
-        for at in range(0, len(entries), 3):
-            if entries[at] == queue_id and entries[at + 1] == number:
-                entries = entries[:at] + entries[at + 3 :]
-                break
-        if entries:
-            self._shared[place] = entries
-        else:
-            del self._shared[place]
-            self._subtract(self._places.pop(place))
 
     def _forget_all(self, queue_id: int) -> bool:
         queue = self._queues.get(queue_id)
@@ -481,10 +516,18 @@ class Journal:
         del self._queues[queue_id]
         return bool(numbers)
 
-    def _subtract(self, where: int) -> None:
-        segment = self._segments[where >> _SEGMENT_AT]
-        segment.live -= 1
-        segment.live_bytes -= (where >> _PREFIX_AT & _PREFIX) + (where & _LENGTH)
+    def _define(self, key: str, value: bytes) -> None:
+        self._undefine(key)
+        self._definitions[key] = value
+        self._defined_in[key] = self._head
+        self._head.live_bytes += len(key) + len(value)
+
+    def _undefine(self, key: str) -> bool:
+        value = self._definitions.pop(key, None)
+        if value is None:
+            return False
+        self._defined_in.pop(key).live_bytes -= len(key) + len(value)
+        return True
 
     # Flushing: the other thread's side
 
@@ -513,15 +556,15 @@ class Journal:
             return
         batch = self._pending[:taken]
         del self._pending[:taken]
-        written, back = 0, 0
+        written = 0
         while self._rolls and self._rolls[0][0] < self._durable + taken:
             position, segment = self._rolls.popleft()
             until = position - self._durable
             if until > written:
-                self._writing.write(batch[written:until], back)
+                self._writing.write(batch[written:until])
             self._writing = self._writing.roll(segment)
-            written, back = until, 0  # the part before is on disk: a new flush, as far as the blocks tell
-        self._writing.write(batch[written:] if written else batch, back)
+            written = until
+        self._writing.write(batch[written:] if written else batch)
         self._writing.sync()
         self._durable += taken
 
@@ -555,8 +598,7 @@ class Journal:
         where = self._places.get(place)
         if where is None:
             return False
-        segment = self._segments[where >> _SEGMENT_AT]
-        return bool(segment.blocks) and (where >> _OFFSET_AT & _LENGTH) < segment.written
+        return (where >> _OFFSET_AT & _LENGTH) < self._segments[where >> _SEGMENT_AT].written
 
     def read_message(self, place: int) -> StoredMessage:
         """A live message, from disk."""
@@ -568,29 +610,28 @@ class Journal:
         if offset >= segment.written:
             raise JournalError(f"message {place} is not on disk yet; flush first")
         length = (where >> _PREFIX_AT & _PREFIX) + (where & _LENGTH)
-        record = self._read(segment, offset, bisect_right(segment.blocks, offset) - 1, length)
+        record = segments.read_record(segment, self._file(segment), offset, length)
         try:
             found, message = records.read_message(record)
         except MalformedError:
-            found, message = 0, None
-        if message is None or found != place:
-            raise JournalDamagedError(
-                f"{segment.path} does not hold message {place} any more; restore it from a copy"
-            )
-        return message
+            found = 0
+        else:
+            if found == place:
+                return message
+        raise JournalDamagedError(f"{segment.path} lost message {place} while in use; restore it from a copy")
 
     def read_body(self, place: int) -> bytes:
         """The body of a live message, from disk."""
         return self.read_message(place).body
 
-    def _read(self, segment: Segment, offset: int, block: int, length: int) -> bytes:
-        with translated(segment.path, "read"):
-            file = self._files.get(segment.number)
-            if file is None:
-                if len(self._files) >= _OPEN_FILES:
-                    os.close(self._files.pop(next(iter(self._files))))
+    def _file(self, segment: Segment) -> int:
+        file = self._files.get(segment.number)
+        if file is None:
+            if len(self._files) >= _OPEN_FILES:
+                os.close(self._files.pop(next(iter(self._files))))
+            with translated(segment.path, "read"):
                 file = self._files[segment.number] = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
-            return os.pread(file, length, segments.in_file(block, offset))
+        return file
 
     # Compaction: the event loop's side, in slices
 
@@ -603,30 +644,35 @@ class Journal:
             self._retire_dead()
             if not self._is_sparse():
                 return False
-            segment = next(iter(self._segments.values()))
-            self._compacting = segment, self._copying(segment)
-        segment, copying = self._compacting
-        for copied in copying:
-            budget -= copied
-            if budget <= 0:
-                return True
+            self._compacting = self._copying(next(iter(self._segments.values())))
+        try:
+            for looked_at in self._compacting:
+                budget -= looked_at
+                if budget <= 0:
+                    return True
+        except JournalError:
+            self._compactable = False  # the broker can go on without; trying again would only say the same
+            self._compacting = None
+            raise
         self._compacting = None
         self._retire_dead()
         return self._is_sparse()
 
     def _is_sparse(self) -> bool:
-        """Whether less than half of what lies there is needed."""
-        if len(self._segments) <= self._compact_above:
+        """Whether less than half of what lies in finished segments is needed, and copying can help."""
+        if len(self._segments) <= self._compact_above or not self._compactable:
             return False
-        older = [segment for segment in self._segments.values() if segment is not self._head]
-        return 2 * sum(segment.live_bytes for segment in older) < sum(segment.size for segment in older)
+        finished = list(self._segments.values())[:-1]
+        if finished[0].written < finished[0].size:
+            return False  # the flushing thread has still to write it
+        return 2 * sum(segment.live_bytes for segment in finished) < sum(segment.size for segment in finished)
 
     def _retire_dead(self) -> None:
         """Give up the oldest segments as long as no message in them is needed."""
         for segment in list(self._segments.values()):
-            if segment is self._head or segment.live or not self._is_written(segment):
+            if segment is self._head or segment.live:
                 return
-            for key in [key for key, number in self._defined_in.items() if number == segment.number]:
+            for key in [key for key, where in self._defined_in.items() if where is segment]:
                 self.put_definition(key, self._definitions[key])
             del self._segments[segment.number]
             file = self._files.pop(segment.number, None)
@@ -636,37 +682,43 @@ class Journal:
 
     def _copying(self, segment: Segment) -> Iterator[int]:
         """Append what is alive in a segment once more; yields the bytes that were looked at."""
-        for index in count():
-            if not segment.live or index == len(segment.blocks):
+        for index, start in enumerate(segment.blocks):
+            if not segment.live:
                 return
-            start = segment.blocks[index]
-            end = segment.blocks[index + 1] if index + 1 < len(segment.blocks) else segment.size
-            block = self._read(segment, start, index, end - start)
-            yield from self._copy_block(segment, start, block)
-
-    def _copy_block(self, segment: Segment, start: int, block: bytes) -> Iterator[int]:
-        try:
-            for at, end, fields in records.walk(block):
-                if fields[0] in {PUBLISH, MESSAGE}:
+            block = segments.read_block(segment, self._file(segment), index)
+            if block.is_hole:
+                continue
+            for at, end, fields in records.walk(block.payload):
+                if fields[0] <= MESSAGE:
                     where = self._places.get(fields[2], 0)
                     if where >> _OFFSET_AT == (segment.number << 32 | start + at):
-                        self._copy(fields[2], fields, block[at:end])
+                        self._copy(fields, block.payload[at:end])
                 yield end - at
-        except MalformedError as error:
-            raise JournalDamagedError(f"{segment.path} is damaged: {error}; restore it from a copy") from None
 
-    def _copy(self, place: int, fields: tuple[int, ...], record: bytes) -> None:
-        where = self._places[place]
-        self._locate(place, self._offset, where >> _PREFIX_AT & _PREFIX, where & _LENGTH)
-        self._append(record)
-        if fields[0] == PUBLISH:
-            entries = fields[3:6]
+    def _copy(self, fields: tuple[int, ...], record: bytes) -> None:
+        """A message, every queue it is in, and what they know about it."""
+        place = fields[2]
+        entries = self._shared.get(place, ())
+        if place not in self._bare:
+            own = fields[3:6]
+            prefix = _PUBLISH_SIZE + fields[-2] + fields[-1]
+        elif entries:
+            own = ()
+            prefix = _MESSAGE_SIZE + fields[-2] + fields[-1]
+            if fields[0] == PUBLISH:  # the queue that it names has settled it
+                record = records.without_queue(record, fields)
         else:
-            entries = self._shared[place]
-            for at in range(0, len(entries), 3):
-                self._append(ENQUEUE_HEAD.pack(ENQUEUE, place, *entries[at : at + 3]))
-        for at in range(0, len(entries), 3):
-            queue_id, number = entries[at], entries[at + 1]
+            self._drop(place)
+            return
+        self._locate(place, self._offset, prefix, len(record) - prefix)
+        self._append(record)
+        for queue_id, number, expires_at in _triples(entries):
+            self._append(ENQUEUE_HEAD.pack(ENQUEUE, place, queue_id, number, expires_at))
+        for queue_id, number, _ in _triples(own + entries):
             delivered = self._queues[queue_id].delivered.get(number)
             if delivered is not None:
                 self._append(DELIVERED_HEAD.pack(DELIVERED, queue_id, number, delivered))
+
+
+def _triples(entries: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
+    return zip(entries[::3], entries[1::3], entries[2::3], strict=True)

@@ -62,6 +62,10 @@ class Keep(Protocol):
         """Anything else that is small: users, policies. None: it is gone."""
         ...
 
+    def share(self, message: Message) -> None:
+        """A persistent message goes to several durable queues; `message` for each of them follows."""
+        ...
+
     def message(self, queue: Queue, entry: Entry) -> None:
         """A persistent message came into a durable queue."""
         ...
@@ -130,6 +134,9 @@ class Nothing:
         """Not kept."""
 
     def document(self, key: str, value: bytes | None) -> None:
+        """Not kept."""
+
+    def share(self, message: Message) -> None:
         """Not kept."""
 
     def message(self, queue: Queue, entry: Entry) -> None:

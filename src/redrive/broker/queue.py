@@ -33,6 +33,10 @@ class Ground(Protocol):
         """An entry of a durable queue has come in; keep it if it is persistent."""
         ...
 
+    def returned(self, queue: "Queue", entry: Entry) -> None:
+        """An entry was delivered and has come back."""
+        ...
+
     def wake(self, queue: "Queue", at: int) -> None:
         """Call `expire` at this time."""
         ...
@@ -118,7 +122,7 @@ class Queue:
         limits = (options.max_length, options.max_length_bytes, options.message_ttl)
         self.eager = any(limit is not None for limit in limits)
         if self.line:
-            self.trim(now)
+            self.trim()
             self.expire(now)
 
     # --- coming in -----------------------------------------------------------------------------------------
@@ -149,7 +153,7 @@ class Queue:
         self.stats.published += 1
         if self.eager or entry.expires_at:
             self.dispatch(now)
-            self.trim(now)
+            self.trim()
             self.expire(now)
         return entry
 
@@ -159,7 +163,7 @@ class Queue:
         self.line.append(entry)
         self.bytes_ready += entry.message.size
 
-    def trim(self, now: int) -> None:
+    def trim(self) -> None:
         """Drop from the head until the limits are kept (AMQP.md 20)."""
         options, line = self.options, self.line
         if options.max_length is None and options.max_length_bytes is None:
@@ -251,8 +255,10 @@ class Queue:
     # --- coming back ---------------------------------------------------------------------------------------
 
     def give_back(self, entry: Entry, now: int) -> None:
-        """An entry was not processed and is to be delivered again. `dispatch` and `trim` are the caller's to ask for."""
+        """An entry was not processed and is to be delivered again; the caller dispatches and trims."""
         entry.redelivered = True
+        if self.durable and entry.message.persistent:
+            self.ground.returned(self, entry)
         self.line.give_back(entry)
         self.bytes_ready += entry.message.size
         if entry.expires_at:

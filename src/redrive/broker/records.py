@@ -18,8 +18,9 @@ always last: where a record starts and how long the part before the body is (`pr
 It does not know files, nor what is alive.
 """
 
+import struct
 from collections.abc import Iterator
-from struct import Struct, error as StructError
+from struct import Struct
 from typing import Final, NamedTuple
 
 PUBLISH: Final = 1
@@ -84,12 +85,17 @@ def undefine(key: str) -> bytes:
     return UNDEFINE_HEAD.pack(UNDEFINE, len(name)) + name
 
 
-def read_definition(block: bytes, at: int, fields: tuple[int, ...]) -> tuple[str, bytes]:
-    """Key and value of the record that starts at `at`; nothing is the value of one that is gone."""
-    kind, key_length, *rest = fields
-    start = at + (DEFINE_HEAD.size if kind == DEFINE else UNDEFINE_HEAD.size)
-    middle = start + key_length
-    return block[start:middle].decode("utf-8", _ESCAPE), block[middle : middle + sum(rest)]
+def read_definition(record: bytes, fields: tuple[int, ...]) -> tuple[str, bytes]:
+    """Key and value of a `define` record; nothing is the value in an `undefine` record."""
+    start = DEFINE_HEAD.size if fields[0] == DEFINE else UNDEFINE_HEAD.size
+    middle = start + fields[1]
+    return record[start:middle].decode("utf-8", _ESCAPE), record[middle:]
+
+
+def without_queue(record: bytes, fields: tuple[int, ...]) -> bytes:
+    """The `message` record that holds what this `publish` record holds, but puts it into no queue."""
+    rest = record[PUBLISH_HEAD.size :]
+    return MESSAGE_HEAD.pack(MESSAGE, MESSAGE_HEAD.size + len(rest), fields[2], *fields[-2:]) + rest
 
 
 def read_message(record: bytes) -> tuple[int, StoredMessage]:
@@ -101,7 +107,7 @@ def read_message(record: bytes) -> tuple[int, StoredMessage]:
         else:
             fields = MESSAGE_HEAD.unpack_from(record)
             at = MESSAGE_HEAD.size
-    except (IndexError, StructError):
+    except (IndexError, struct.error):
         raise MalformedError("a record is cut off") from None
     route_end = at + fields[-2]
     body_at = route_end + fields[-1]
@@ -128,7 +134,7 @@ def walk(block: bytes) -> Iterator[tuple[int, int, tuple[int, ...]]]:
             raise MalformedError(f"there is no record of kind {kind}")
         try:
             fields = head.unpack_from(block, at)
-        except StructError:
+        except struct.error:
             raise MalformedError("a record is cut off") from None
         if kind <= MESSAGE:
             end = at + fields[1]

@@ -8,14 +8,41 @@ import asyncio
 import contextlib
 import logging
 import signal
+import ssl
 import sys
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from redrive.amqp.connection import Limits
+from redrive.amqp.content import MAX_MESSAGE_SIZE
 from redrive.broker.arguments import Features
 from redrive.broker.core import Broker
+from redrive.broker.journal_keep import JournalKeep
 from redrive.broker.server import Server, ServerOptions
+from redrive.errors import ServiceError, SettingsError
+
+
+@dataclass(frozen=True)
+class Tls:
+    """What is needed to listen for TLS; with `authority`, clients have to show a certificate it signed."""
+
+    port: int
+    certificate: Path
+    key: Path
+    authority: Path | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """The context, or an error that says which file is wrong."""
+        try:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(self.certificate, self.key)
+            if self.authority is not None:
+                context.load_verify_locations(self.authority)
+                context.verify_mode = ssl.CERT_REQUIRED
+        except (ssl.SSLError, OSError) as error:
+            raise SettingsError(f"TLS cannot be set up with {self.certificate}: {error}") from error
+        return context
 
 
 @dataclass(frozen=True)
@@ -25,27 +52,82 @@ class BrokerOptions:
     host: str = "127.0.0.1"
     port: int = 5672
     management_port: int | None = None
+    tls: Tls | None = None
     data: Path | None = None
     features: Features = field(default_factory=Features)
     limits: Limits = field(default_factory=Limits)
     server: ServerOptions = field(default_factory=ServerOptions)
+    max_message_size: int = MAX_MESSAGE_SIZE
+    memory_limit: int | None = None
     dead_letter_fallback: str | None = None
 
 
 async def run_broker(options: BrokerOptions) -> None:
-    """Run until somebody asks to stop."""
+    """Run until somebody asks to stop, or the journal cannot be written any more."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    broker = Broker(
-        features=options.features, limits=options.limits, dead_letter_fallback=options.dead_letter_fallback
-    ).with_defaults()
-    server = Server(broker, options.server)
-    port = await server.listen(options.host, options.port)
-    _say(f"redrive broker listens on amqp://{options.host}:{port}/")
+    server = await start(options)
+    failures: list[BaseException] = []
+
+    def failed(error: BaseException) -> None:
+        failures.append(error)
+        stop.set()
+
+    server.on_failure = failed
+    places, closers = await _listen(server, options)
+    _say(f"redrive broker listens on {' and '.join(places)}")
     await stop.wait()
+    for close in closers:
+        await close()
+    if failures:
+        server.abandon()
+        raise ServiceError(f"the broker stopped because its journal failed: {failures[0]}")
     await server.close()
+
+
+async def start(options: BrokerOptions) -> Server:
+    """A broker as its data directory says it was, ready to listen."""
+    keep = await asyncio.to_thread(JournalKeep, options.data) if options.data is not None else None
+    broker = Broker(
+        keep=keep,
+        features=options.features,
+        limits=options.limits,
+        max_message_size=options.max_message_size,
+        memory_limit=options.memory_limit,
+        dead_letter_fallback=options.dead_letter_fallback,
+    )
+    server = Server(broker, options.server, keep=keep)
+    if keep is not None:
+        if keep.recovered.torn:
+            broker.log.warning("the journal had a torn end, as after a crash: %s", keep.recovered.torn)
+        keep.restore(broker, server.clock())
+    if not broker.vhosts:
+        broker.with_defaults()
+    return server
+
+
+async def _listen(
+    server: Server, options: BrokerOptions
+) -> tuple[list[str], list[Callable[[], Awaitable[None]]]]:
+    """Where it listens, and how to stop what is not the server's own."""
+    host = options.host
+    closers: list[Callable[[], Awaitable[None]]] = []
+    try:
+        places = [f"amqp://{host}:{await server.listen(host, options.port)}/"]
+        if options.tls is not None:
+            port = await server.listen(host, options.tls.port, options.tls.context())
+            places.append(f"amqps://{host}:{port}/")
+        if options.management_port is not None:
+            from redrive.broker.management import start_management  # noqa: PLC0415  costs time only those who ask
+
+            management = await start_management(server, host, options.management_port)
+            closers.append(management.close)
+            places.append(f"http://{host}:{management.port}/")
+    except OSError as error:
+        raise ServiceError(f"cannot listen on {host}: {error.strerror or error}") from error
+    return places, closers
 
 
 def _say(line: str) -> None:

@@ -33,6 +33,7 @@ import fcntl
 import os
 import re
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import accumulate, zip_longest
@@ -101,7 +102,7 @@ class Segment:
     will make of them; `blocks` leads from there to the place in the file.
     """
 
-    __slots__ = ("blocks", "first", "live", "live_bytes", "number", "path", "salt", "size")
+    __slots__ = ("blocks", "first", "live", "live_bytes", "number", "path", "salt", "size", "written")
 
     def __init__(self, directory: Path, number: int, salt: int = 0) -> None:
         self.number = number
@@ -109,7 +110,8 @@ class Segment:
         self.path = directory / f"{number:012}.journal"
         self.first = 0  # the sequence of its first block
         self.blocks = array("I")  # offset of the first record of each block
-        self.size = 0  # payload bytes
+        self.size = 0  # payload bytes; of the newest segment, those that were there when it was opened
+        self.written = 0  # those that can be read back
         self.live = 0  # messages that are needed and lie here
         self.live_bytes = 0
 
@@ -139,9 +141,23 @@ class Block(NamedTuple):
         return self.sequence if self.is_hole else self.sequence - self.back
 
 
-def in_file(block: int, offset: int) -> int:
-    """Where the byte at this offset stands in the file, given the index of the block it is in."""
-    return _OPENING.size + (block + 1) * _BLOCK.size + offset
+def read_record(segment: Segment, file: int, offset: int, length: int) -> bytes:
+    """A record of a segment; it is not checked."""
+    before = bisect_right(segment.blocks, offset)
+    with translated(segment.path, "read"):
+        return os.pread(file, length, _OPENING.size + before * _BLOCK.size + offset)
+
+
+def read_block(segment: Segment, file: int, index: int) -> Block:
+    """A block of a finished segment, checked."""
+    start = segment.blocks[index]
+    end = segment.blocks[index + 1] if index + 1 < len(segment.blocks) else segment.written
+    at = _OPENING.size + index * _BLOCK.size + start
+    with translated(segment.path, "read"):
+        block = _block_at(os.pread(file, _BLOCK.size + end - start, at), 0, segment.salt)
+    if isinstance(block, str):
+        raise JournalDamagedError(f"{segment.path} is damaged at byte {at}: {block}; {_ADVICE}")
+    return block
 
 
 def _framed(payload: bytes, back: int, sequence: int, salt: int) -> tuple[bytes, bytes]:
@@ -266,7 +282,6 @@ class Writing:
     def __init__(self, segment: Segment, sequence: int) -> None:
         self._segment = segment
         self._sequence = sequence  # of the next block
-        self._size = segment.size
         with translated(segment.path, "open"):
             self._file = os.open(segment.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
@@ -283,19 +298,17 @@ class Writing:
         self.close()
         return Writing.start(segment, self._sequence)
 
-    def write(self, records: list[bytes], back: int) -> int:
-        """Write records as one block, or several where they are large; how many."""
-        size = sum(map(len, records))
-        if size <= LARGEST_BLOCK:
-            self._write(b"".join(records), back)
-            return 1
-        count = start = taken = 0
+    def write(self, records: list[bytes]) -> None:
+        """Write records as one block, or several where they are large."""
+        if sum(map(len, records)) <= LARGEST_BLOCK:
+            self._write(b"".join(records), 0)
+            return
+        back = start = taken = 0
         for index, end in enumerate(accumulate(map(len, records)), 1):
             if end - taken >= LARGEST_BLOCK or index == len(records):
-                self._write(b"".join(records[start:index]), back + count)
-                count += 1
+                self._write(b"".join(records[start:index]), back)
+                back += 1
                 start, taken = index, end
-        return count
 
     def _write(self, payload: bytes, back: int) -> None:
         parts = _framed(payload, back, self._sequence, self._segment.salt)
@@ -307,8 +320,8 @@ class Writing:
                 rest = memoryview(b"".join(parts))[written:]
                 while rest:
                     rest = rest[os.write(self._file, rest) :]
-        self._segment.blocks.append(self._size)
-        self._size += len(payload)
+        self._segment.blocks.append(self._segment.written)
+        self._segment.written += len(payload)
         self._sequence += 1
 
     def sync(self) -> None:
@@ -352,7 +365,9 @@ def remove(segment: Segment) -> None:
 def lock(directory: Path) -> int:
     """Hold the directory against other processes until the returned file is closed or the process ends."""
     with translated(directory, "open"):
-        directory.mkdir(parents=True, exist_ok=True)
+        if not directory.is_dir():
+            directory.mkdir(0o700, parents=True)
+            sync_directory(directory.parent)
         file = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -17,6 +17,7 @@ from typing import Final, cast
 from redrive.amqp.frames import HEARTBEAT_FRAME
 from redrive.amqp.states import ConnectionState
 from redrive.broker.core import Broker
+from redrive.broker.journal_keep import JournalKeep
 from redrive.broker.session import Session
 
 _HIGH_WATER: Final = 4 * 1024 * 1024  # octets waiting for a slow reader before its consumers get a rest
@@ -45,7 +46,7 @@ class Server:
         broker: Broker,
         options: ServerOptions | None = None,
         *,
-        flush: Callable[[], int] | None = None,
+        keep: JournalKeep | None = None,
         clock: Callable[[], int] = milliseconds,
     ) -> None:
         self.broker = broker
@@ -53,7 +54,7 @@ class Server:
         self.clock = clock
         self.log = logging.getLogger("redrive.broker.server")
         self.connections: set[Connection] = set()
-        self._flush = flush  # brings the journal to disk, in a thread; gives the position that is safe then
+        self._journal = keep  # flushed in a thread at the end of each turn that had something durable
         self._flushing = False
         self._loop = asyncio.get_running_loop()
         self._turn_is_scheduled = False
@@ -85,8 +86,15 @@ class Server:
             connection.abort()
         if self._timer is not None:
             self._timer.cancel()
-        if self._flush is not None:
-            await asyncio.to_thread(self._flush)
+        if self._journal is not None:
+            await asyncio.to_thread(self._journal.close)
+
+    def abandon(self) -> None:
+        """Stop at once, without a word: the journal has failed, and nothing more may be promised."""
+        for server in self._servers:
+            server.close()
+        for connection in list(self.connections):
+            connection.abort()
 
     # --- turns ---------------------------------------------------------------------------------------------
 
@@ -100,15 +108,13 @@ class Server:
         """Do what was left for later, and send what there is to say."""
         self._turn_is_scheduled = False
         broker = self.broker
+        was_blocked = broker.blocked_because is not None
         more = broker.work(self.clock())
+        if was_blocked and broker.blocked_because is None:
+            for connection in self.connections:
+                connection.resume_reading()
         self._send()
-        if (
-            self._flush is not None
-            and not self._flushing
-            and broker.keep.last_position() > broker.keep.durable_position()
-        ):
-            self._flushing = True
-            self._loop.run_in_executor(None, self._flush).add_done_callback(self._flushed)
+        self._start_flushing()
         if more:
             self.schedule_turn()
         self._set_timer()
@@ -126,6 +132,12 @@ class Server:
             else:
                 connection.send(session.take())
 
+    def _start_flushing(self) -> None:
+        keep = self._journal
+        if keep is not None and not self._flushing and keep.last_position() > keep.durable_position():
+            self._flushing = True
+            self._loop.run_in_executor(None, keep.flush).add_done_callback(self._flushed)
+
     def _flushed(self, done: "asyncio.Future[int]") -> None:
         self._flushing = False
         error = done.exception()
@@ -135,6 +147,8 @@ class Server:
                 self.on_failure(error)
             return
         self.broker.confirm()
+        if self._journal is not None and self._journal.tidy():
+            self.schedule_turn()
         self.end_turn()
 
     def _set_timer(self) -> None:
@@ -217,7 +231,21 @@ class Connection(asyncio.Protocol):
         connection.heartbeats.heard(self._loop.time())
         if session.is_done and not session.outbox:
             self._transport.close()
+        if session.publishes and server.broker.blocked_because is not None:
+            self.pause_reading()
         server.schedule_turn()
+
+    def pause_reading(self) -> None:
+        """A publisher has to wait: nothing is read from it until the alarm is over."""
+        if self._is_reading:
+            self._is_reading = False
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """The alarm is over."""
+        if not self._is_reading and not self._transport.is_closing():
+            self._is_reading = True
+            self._transport.resume_reading()
 
     def send(self, octets: bytes) -> None:
         """Send, and close if that was the last word."""

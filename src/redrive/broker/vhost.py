@@ -6,7 +6,9 @@ it was asked or raises the error that the client is to be told. Changes of what 
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
+
+import msgspec
 
 from redrive.amqp.errors import ReplyCode, SoftError
 from redrive.amqp.properties import read_expiration, read_headers, read_priority
@@ -216,6 +218,8 @@ class VHost:
 
     def policies_changed(self, now: int) -> None:
         """Policies act on living queues and exchanges at once (AMQP.md 23)."""
+        rows = [policy.to_json() for policy in self.policies.list()]
+        self.broker.keep.document(f"policies\x1f{self.name}", msgspec.json.encode(rows))
         for queue in list(self.queues.values()):
             self.apply_policy(queue, now)
         for exchange in self.exchanges.values():
@@ -244,8 +248,8 @@ class VHost:
         """The queues that a message reaches; 404 if there is no such exchange."""
         if not exchange:
             return [queue for key in dict.fromkeys(keys) if (queue := self.queues.get(key)) is not None]
-        found = route(self.exchange(exchange), keys, headers, self.exchanges.get, _is_queue)
-        return found  # type: ignore[return-value]  # only what _is_queue said yes to
+        reached = route(self.exchange(exchange), keys, headers, self.exchanges.get, _is_queue)
+        return cast("list[Queue]", reached)  # it is made of what `_is_queue` said yes to
 
     def enqueue(
         self, queue: Queue, message: Message, now: int, expiration: int | None, priority: int
@@ -274,6 +278,10 @@ class VHost:
         """The entry has come to stay."""
         self.broker.keep.message(queue, entry)
 
+    def returned(self, queue: Queue, entry: Entry) -> None:
+        """The entry was delivered and has come back."""
+        self.broker.keep.returned(queue, entry)
+
     def wake(self, queue: Queue, at: int) -> None:
         """Look after this queue at that time."""
         self.broker.wake(queue, at)
@@ -289,8 +297,7 @@ class VHost:
         elif exchange and exchange not in self.exchanges:
             self._fall_back(queue, message, reason, f"dead-letter exchange '{exchange}' does not exist", now)
         else:
-            if message.body is None:
-                message.body = self.broker.body_of(message)
+            self.broker.load(message)
             letter = dead_letter_of(
                 message,
                 queue=queue.name,
@@ -305,6 +312,8 @@ class VHost:
             if not targets:
                 self._fall_back(queue, message, reason, f"nothing is bound to '{exchange}' for it", now)
             priority = read_priority(raw)
+            if letter.persistent and sum(target.durable for target in reached) > 1:
+                self.broker.keep.share(letter)
             for target in reached:
                 self.enqueue(target, letter, now, None, priority)
             self.broker.died(self, queue, reason, "at_most_once" if reached else "dropped")
@@ -315,8 +324,7 @@ class VHost:
         """RabbitMQ drops such messages without a word. Here it is told, and a fallback may keep them (B6)."""
         fallback = self.queues.get(self.broker.dead_letter_fallback or "")
         if fallback is not None and fallback is not queue:
-            if message.body is None:
-                message.body = self.broker.body_of(message)
+            self.broker.load(message)
             letter = dead_letter_of(
                 message, queue=queue.name, reason=reason, exchange="", routing_key=fallback.name,
                 seconds=self.broker.seconds(now),

@@ -12,6 +12,7 @@ from redrive.errors import RedriveError, did_you_mean
 
 # Command → the module that holds it, imported when the command is called, and its line in --help.
 _COMMANDS: Final = {
+    "broker": ("redrive.cli.broker", "Run the embedded AMQP broker."),
     "config": ("redrive.cli.config", "Check and show the settings."),
     "explain": ("redrive.cli.explain", "Tell what an error is taken for, and why."),
     "store": ("redrive.cli.store", "Look after the dead-letter store."),

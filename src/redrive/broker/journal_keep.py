@@ -1,0 +1,282 @@
+"""How does the core's story become records of the journal, and a journal a broker again?
+
+Definitions are documents under a key that says what they are; field tables in them stay encoded, so that every wire
+type survives. A message's place is even for an ordinary message and odd for a dead letter, which is all that has to be
+known about it before it is read: after a restart messages are read from disk when somebody wants them.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from redrive.amqp.hot import publish_payload, route_of
+from redrive.amqp.table import decode_table, encode_table
+from redrive.broker.arguments import Declared
+from redrive.broker.dead_letter import DeadLetter
+from redrive.broker.exchanges import Exchange
+from redrive.broker.journal import Journal, Recovered, RecoveredEntry
+from redrive.broker.message import Entry, Message
+from redrive.broker.policies import Policy
+from redrive.broker.queue import Queue
+
+if TYPE_CHECKING:
+    from redrive.broker.core import Broker
+    from redrive.broker.vhost import VHost
+
+_DEEP: Final = 2000  # in a queue longer than this, bodies that are on disk leave memory
+_CLEAN: Final = "clean"  # a document that is there only between an orderly stop and the next start
+_encode = msgspec.msgpack.encode
+_decode = msgspec.msgpack.decode
+
+
+class JournalKeep:
+    """A `Keep` with a journal behind it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.journal, self._recovered = Journal.open(directory)
+        self._next_place = self._recovered.next_place | 1
+        self._durable = self.journal.position()
+        self._leaving: deque[tuple[int, Message]] = (
+            deque()
+        )  # bodies to let go of, once their position is durable
+
+    @property
+    def recovered(self) -> Recovered:
+        """What was there on opening."""
+        return self._recovered
+
+    # --- flushing ------------------------------------------------------------------------------------------
+
+    def flush(self) -> int:
+        """Bring everything to disk; runs in a thread."""
+        self._durable = self.journal.flush()
+        return self._durable
+
+    def tidy(self) -> bool:
+        """A slice of housekeeping after a flush, in the event loop; True if there is more to do."""
+        durable = self._durable
+        while self._leaving and self._leaving[0][0] <= durable:
+            message = self._leaving.popleft()[1]
+            if self.journal.is_readable(message.place):
+                message.body = None
+        return self.journal.compact_step()
+
+    def close(self) -> None:
+        """An orderly end."""
+        self.journal.put_definition(_CLEAN, b"")
+        self.journal.close()
+
+    # --- definitions ---------------------------------------------------------------------------------------
+
+    def vhost(self, name: str, *, exists: bool) -> None:
+        """A virtual host came or went."""
+        self.document(_key("vhost", name), b"" if exists else None)
+
+    def exchange(self, vhost: str, exchange: Exchange) -> None:
+        """A durable exchange came."""
+        fields = (exchange.kind, exchange.auto_delete, exchange.internal, encode_table(exchange.arguments))
+        self.document(_key("exchange", vhost, exchange.name), _encode(fields))
+
+    def exchange_gone(self, vhost: str, exchange: Exchange) -> None:
+        """It went, and its bindings with it."""
+        for binding in exchange.bindings():
+            target = binding.destination
+            if isinstance(target, Queue | Exchange):
+                self.binding_gone(vhost, exchange, target, binding.key, binding.arguments)
+        self._unbind_target(vhost, "exchange", exchange.name)
+        self.document(_key("exchange", vhost, exchange.name), None)
+
+    def queue(self, vhost: str, queue: Queue) -> None:
+        """A durable queue came."""
+        self.document(
+            _key("queue", vhost, queue.name),
+            _encode((queue.id, queue.auto_delete, encode_table(queue.arguments))),
+        )
+
+    def queue_gone(self, vhost: str, queue: Queue) -> None:
+        """It went, and its messages and bindings with it."""
+        self.journal.purge_queue(queue.id)
+        self._unbind_target(vhost, "queue", queue.name)
+        self.document(_key("queue", vhost, queue.name), None)
+
+    def binding(
+        self,
+        vhost: str,
+        source: Exchange,
+        target: Queue | Exchange,
+        key: str,
+        arguments: Mapping[str, object],
+    ) -> None:
+        """A binding between durable things came."""
+        self.document(_binding_key(vhost, source, target, key, arguments), b"")
+
+    def binding_gone(
+        self,
+        vhost: str,
+        source: Exchange,
+        target: Queue | Exchange,
+        key: str,
+        arguments: Mapping[str, object],
+    ) -> None:
+        """It went."""
+        self.document(_binding_key(vhost, source, target, key, arguments), None)
+
+    def _unbind_target(self, vhost: str, kind: str, name: str) -> None:
+        start = _key("binding", vhost, kind, name) + "\x1f"
+        for key in self.journal.definition_keys(start):
+            self.document(key, None)
+
+    def document(self, key: str, value: bytes | None) -> None:
+        """A definition is new, changed or gone."""
+        if value is None:
+            self.journal.delete_definition(key)
+        else:
+            self.journal.put_definition(key, value)
+
+    # --- messages ------------------------------------------------------------------------------------------
+
+    def share(self, message: Message) -> None:
+        """The message goes to several queues: it is written once, and each of them refers to it."""
+        message.place = self._place_of(message)
+        body = message.body if message.body is not None else b""
+        self.journal.add_message(message.place, message.exchange, message.keys, message.header, body)
+
+    def message(self, queue: Queue, entry: Entry) -> None:
+        """A persistent message came into a durable queue."""
+        message = entry.message
+        if message.place:
+            self.journal.enqueue(message.place, queue.id, entry.number, entry.expires_at)
+        else:
+            message.place = self._place_of(message)
+            body = message.body if message.body is not None else b""
+            self.journal.publish(
+                message.place,
+                queue.id,
+                entry.number,
+                entry.expires_at,
+                message.exchange,
+                message.keys,
+                message.header,
+                body,
+            )
+        if len(queue.line) > _DEEP:
+            self._leaving.append((self.journal.position(), message))
+
+    def _place_of(self, message: Message) -> int:
+        place = self._next_place + 1 + isinstance(message, DeadLetter)
+        self._next_place += 2
+        return place
+
+    def settled(self, queue: Queue, entry: Entry) -> None:
+        """It went."""
+        self.journal.settle(queue.id, entry.number)
+
+    def returned(self, queue: Queue, entry: Entry) -> None:
+        """It was delivered and came back."""
+        if entry.message.place:
+            self.journal.delivered(queue.id, entry.number, entry.deliveries)
+
+    def position(self, message: Message) -> int:
+        """Where the message stands: 0 if nobody has to wait for it."""
+        return self.journal.position() if message.place else 0
+
+    def last_position(self) -> int:
+        """Where the last thing said stands."""
+        return self.journal.position()
+
+    def durable_position(self) -> int:
+        """Up to where everything is safe."""
+        return self._durable
+
+    def body(self, message: Message) -> bytes:
+        """A body from disk, and with it everything else about a message that was there before the restart."""
+        stored = self.journal.read_message(message.place)
+        if not message.header:
+            message.exchange, message.keys, message.header = stored.exchange, stored.keys, stored.header
+            payload = publish_payload(stored.exchange.encode(), stored.keys[0].encode())
+            message.route = route_of(payload)
+        return stored.body
+
+    # --- starting again ------------------------------------------------------------------------------------
+
+    def restore(self, broker: "Broker", now: int) -> None:
+        """Make the broker what it was. It tells this keep nothing while it does."""
+        found = self._recovered
+        documents = {tuple(key.split("\x1f")): value for key, value in found.definitions.items()}
+        clean = (_CLEAN,) in documents
+        by_kind: dict[str, list[tuple[tuple[str, ...], bytes]]] = {}
+        for (kind, *rest), value in documents.items():
+            by_kind.setdefault(kind, []).append((tuple(rest), value))
+        for (name,), _ in by_kind.get("vhost", []):
+            broker.add_vhost(name)
+        self._restore_people(broker, by_kind)
+        queues: dict[int, tuple[VHost, Queue]] = {}
+        for (vhost_name, name), value in by_kind.get("exchange", []):
+            kind, auto_delete, internal, arguments = _decode(value)
+            declared = Declared(True, auto_delete, decode_table(arguments)[0], type=kind, internal=internal)
+            broker.vhosts[vhost_name].declare_exchange(name, declared)
+        for (vhost_name, name), value in by_kind.get("queue", []):
+            number, auto_delete, arguments = _decode(value)
+            vhost = broker.vhosts[vhost_name]
+            broker.queue_ids_start_at(number)
+            declared = Declared(True, auto_delete, decode_table(arguments)[0])
+            queues[number] = (vhost, vhost.declare_queue(name, declared, owner=None, now=now))
+        broker.queue_ids_start_at(max(queues, default=0) + 1)
+        for place, _ in by_kind.get("binding", []):
+            self._restore_binding(broker, place)
+        for number, entries in found.queues.items():
+            if number in queues:
+                _, queue = queues[number]
+                for entry in entries:
+                    queue.restore(_entry_of(entry, clean=clean))
+                queue.trim()
+                queue.expire(now)
+        if clean:
+            self.journal.delete_definition(_CLEAN)
+
+    def _restore_people(
+        self, broker: "Broker", by_kind: dict[str, list[tuple[tuple[str, ...], bytes]]]
+    ) -> None:
+        for _, value in by_kind.get("users", []):
+            broker.users.load(msgspec.json.decode(value))
+        for (vhost_name,), value in by_kind.get("policies", []):
+            rows: list[dict[str, Any]] = msgspec.json.decode(value)
+            for row in rows:
+                broker.vhosts[vhost_name].policies.put(Policy.from_json(row))
+
+    def _restore_binding(self, broker: "Broker", place: tuple[str, ...]) -> None:
+        vhost_name, kind, target_name, source_name, key, arguments = place
+        vhost = broker.vhosts[vhost_name]
+        targets: Callable[[str], Queue | Exchange | None] = (
+            vhost.queues.get if kind == "queue" else vhost.exchanges.get
+        )
+        target, source = targets(target_name), vhost.exchanges.get(source_name)
+        if target is not None and source is not None:
+            vhost.bind(source, target, key, decode_table(bytes.fromhex(arguments))[0])
+
+
+def _entry_of(stored: RecoveredEntry, *, clean: bool) -> Entry:
+    kind = DeadLetter if stored.place & 1 == 0 else Message
+    message = kind("", ("",), b"", b"", b"", persistent=True)
+    message.body = None
+    message.size = stored.size
+    message.place = stored.place
+    entry = Entry(stored.number, message)
+    entry.expires_at = stored.expires_at
+    entry.deliveries = stored.deliveries
+    entry.redelivered = stored.redelivered or not clean
+    return entry
+
+
+def _key(*words: str) -> str:
+    return "\x1f".join(words)
+
+
+def _binding_key(
+    vhost: str, source: Exchange, target: Queue | Exchange, key: str, arguments: Mapping[str, object]
+) -> str:
+    kind = "queue" if isinstance(target, Queue) else "exchange"
+    return _key("binding", vhost, kind, target.name, source.name, key, encode_table(arguments).hex())

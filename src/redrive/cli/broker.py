@@ -1,0 +1,148 @@
+"""`redrive broker`: the embedded broker as a process of its own."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import click
+
+from redrive.amqp.connection import Limits
+from redrive.broker.arguments import Features
+from redrive.broker.run import BrokerOptions, Tls, run
+from redrive.broker.server import ServerOptions
+from redrive.errors import SettingsError
+from redrive.rules import parse_duration
+
+
+class _Duration(click.ParamType[timedelta]):
+    """A duration with its unit."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        if isinstance(value, timedelta):
+            return value
+        try:
+            return parse_duration(str(value))
+        except SettingsError as error:
+            self.fail(str(error), param, ctx)
+
+
+_PORT = click.IntRange(0, 65535)
+
+
+@click.command("broker")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "--port", type=_PORT, default=5672, show_default=True, help="The port for AMQP; 0: any free one."
+)
+@click.option(
+    "--management-port", type=_PORT, help="The port for the management API; without it there is none."
+)
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where durable things are kept; without it nothing outlives the process.",
+)
+@click.option("--tls-port", type=_PORT, help="The port for AMQP over TLS.")
+@click.option(
+    "--tls-certificate",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The certificate, as PEM.",
+)
+@click.option(
+    "--tls-key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its private key, as PEM."
+)
+@click.option(
+    "--tls-ca",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Who signs client certificates; with it they are asked for.",
+)
+@click.option(
+    "--heartbeat",
+    type=click.IntRange(0, 65535),
+    default=60,
+    show_default=True,
+    help="Seconds between heartbeats; 0: none.",
+)
+@click.option(
+    "--frame-max",
+    type=click.IntRange(4096, 2**31 - 1),
+    default=131072,
+    show_default=True,
+    help="The largest frame.",
+)
+@click.option(
+    "--channel-max",
+    type=click.IntRange(1, 65535),
+    default=2047,
+    show_default=True,
+    help="The most channels of a connection.",
+)
+@click.option(
+    "--max-connections",
+    type=click.IntRange(1, 1_000_000),
+    default=10_000,
+    show_default=True,
+    help="The most connections.",
+)
+@click.option(
+    "--max-message-size",
+    type=click.IntRange(1, 512 * 1024 * 1024),
+    default=16 * 1024 * 1024,
+    show_default=True,
+    help="The largest body, in bytes.",
+)
+@click.option(
+    "--memory-limit",
+    type=click.IntRange(min=16 * 1024 * 1024),
+    help="Bytes of messages in memory before publishers are blocked.",
+)
+@click.option(
+    "--handshake-timeout",
+    type=_Duration(),
+    default="10s",
+    show_default=True,
+    help="How long a client may take to log in.",
+)
+@click.option("--dead-letter-fallback", metavar="QUEUE", help="Keeps dead letters that had nowhere to go.")
+@click.option("--dlx/--no-dlx", default=True, help="Dead-letter exchanges.")
+@click.option("--ttl/--no-ttl", default=True, help="Times to live of messages and queues.")
+@click.option("--length-limit/--no-length-limit", default=True, help="Limits on the length of queues.")
+def command(**given: object) -> None:
+    """Run the embedded broker: AMQP 0-9-1 as RabbitMQ speaks it.
+
+    \b
+    Examples:
+      redrive broker
+      redrive broker --data ./broker --management-port 15672
+      redrive broker --port 0 --dead-letter-fallback lost-letters
+
+    The user guest (password guest) may connect from this machine only.
+    """
+    run(_options(given))
+
+
+def _options(given: dict[str, object]) -> BrokerOptions:
+    def named(*names: str) -> dict[str, object]:
+        return {name: given[name] for name in names}
+
+    tls = None
+    if given["tls_port"] is not None:
+        if given["tls_certificate"] is None or given["tls_key"] is None:
+            raise SettingsError("--tls-port needs --tls-certificate and --tls-key")
+        tls = Tls(given["tls_port"], given["tls_certificate"], given["tls_key"], given["tls_ca"])  # type: ignore[arg-type]  # click has read them
+    return BrokerOptions(
+        **named(
+            "host",
+            "port",
+            "management_port",
+            "data",
+            "max_message_size",
+            "memory_limit",
+            "dead_letter_fallback",
+        ),  # type: ignore[arg-type]
+        tls=tls,
+        features=Features(**named("dlx", "ttl", "length_limit")),  # type: ignore[arg-type]
+        limits=Limits(**named("frame_max", "channel_max", "heartbeat")),  # type: ignore[arg-type]
+        server=ServerOptions(**named("handshake_timeout", "max_connections")),  # type: ignore[arg-type]
+    )
