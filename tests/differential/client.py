@@ -15,7 +15,7 @@ This file does not know which broker it talks to, nor what is compared.
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
@@ -36,7 +36,6 @@ from tests.differential.record import (
     Record,
     plain_method,
     plain_properties,
-    plain_table,
 )
 from tests.services import RabbitMQ
 
@@ -98,17 +97,22 @@ class Scene:
         wire.log_in(**options)
         return wire
 
-    def channel(self) -> "Channel":
+    def channel(self, *, confirm: bool = True) -> "Channel":
         """A channel on a connection of its own: all that most scripts need."""
-        return self.connect().channel()
+        return self.connect().channel(confirm=confirm)
+
+    def demand(self, what: str, *, holds: bool) -> None:
+        """Where RabbitMQ 3.10 cannot be the judge, AMQP.md is: put on record that it is not obeyed."""
+        if not holds:
+            self.note("", "AMQP.md", f"not so: {what}")
 
     # -- the management API ------------------------------------------------------------------------------
 
-    def policy(self, pattern: str, name: str = "policy", **definition: object) -> None:
-        """Lay a policy over this vhost's queues: `policy("work", message_ttl=50)`."""
+    def policy(self, pattern: str, name: str = "policy", priority: int = 0, **definition: object) -> None:
+        """Lay a policy over this vhost's queues: `policy("^work$", message_ttl=50)`."""
         path = f"/policies/{self.broker.vhost}/{name}"
-        body = {"pattern": pattern, "apply-to": "queues", "definition": _dashed(definition)}
-        self.broker.api("PUT", path, body)
+        body = {"pattern": pattern, "apply-to": "queues", "priority": priority}
+        self.broker.api("PUT", path, {**body, "definition": _dashed(definition)})
 
     def new_user(self, configure: str = "", write: str = "", read: str = "") -> str:
         """A user who may do in this vhost what the patterns allow; the password is the name."""
@@ -172,12 +176,16 @@ class Wire:
         if self.await_method(m.ConnectionOpenOk) is None:
             self.note("open vhost", self.ending())
 
-    def channel(self, number: int | None = None) -> "Channel":
-        """One more channel."""
-        channel = Channel(self, number or max(self.channels, default=0) + 1)
+    def channel(self, *, confirm: bool = True) -> "Channel":
+        """One more channel, in confirm mode unless a script is about something else."""
+        channel = Channel(self, max(self.channels, default=0) + 1)
         self.channels[channel.number] = channel
         self.send(m.ChannelOpen(), channel.number)
         channel.await_method(m.ChannelOpenOk)
+        if confirm:
+            channel.confirms_publishes = True
+            channel.send(m.ConfirmSelect())
+            channel.await_method(m.ConfirmSelectOk)
         return channel
 
     def close(self) -> None:
@@ -200,6 +208,7 @@ class Wire:
                 self.until(lambda: self.connection.closed, "connection.close-ok")
         self._socket.close()
         for channel in self.channels.values():
+            channel.forget_confirms()
             left = [channel.plain(event) for event in channel.inbox]
             if left:
                 self.scene.note(channel.name, "nobody asked for", left)
@@ -220,6 +229,16 @@ class Wire:
         if self.closed_by is not None:
             return self.plain(self.closed_by)
         return "hung up" if self.gone else "still open"
+
+    def octets_until_end(self) -> bytes:
+        """Everything the broker says until it hangs up, unread."""
+        self._socket.settimeout(PATIENCE)
+        octets = b""
+        with contextlib.suppress(OSError):
+            while more := self._socket.recv(4096):
+                octets += more
+        self.gone = True
+        return octets
 
     def is_alive(self) -> None:
         """Record whether a new channel can be used."""
@@ -302,7 +321,12 @@ class Wire:
 
 
 class Channel:
-    """One channel. Every method but `publish` and the acknowledgements waits and records what came."""
+    """One channel. Every step but the acknowledgements waits for its answer and records it.
+
+    A publish is answered by its confirm. That is more than a record: when it is here, the queues have the
+    message. RabbitMQ counts a queue's messages ahead of what it still has to do, so without the confirm a count
+    says little; after an acknowledgement, a get is the only step that waits its turn.
+    """
 
     def __init__(self, wire: Wire, number: int) -> None:
         self.wire = wire
@@ -310,6 +334,10 @@ class Channel:
         self.name = f"{wire.name}.{number}"
         self.inbox: list[MethodReceived] = []
         self.closed_by: m.ChannelClose | None = None
+        self.confirms_publishes = False
+        self.last: Content | None = None  # what the last get brought
+        self._published = 0
+        self._verdicts: dict[int, str] = {}
 
     # -- exchanges, queues, bindings ---------------------------------------------------------------------
 
@@ -362,6 +390,16 @@ class Channel:
             queue, lambda answer: answer.consumer_count == consumers, f"{consumers} consumers of {queue}"
         )
 
+    def await_gone(self, queue: str) -> None:
+        """Wait until a queue is not there any more; not for the record."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            probe = self.wire.channel(confirm=False)
+            if probe._call(m.QueueDeclare(queue, passive=True)) is None:
+                return
+            time.sleep(TICK)
+        raise NothingCameError(f"the end of {queue}")
+
     def bind(self, queue: str, exchange: str, key: str = "", **arguments: object) -> None:
         """Bind a queue; `x_match="any"` is the argument `x-match`."""
         self.call(m.QueueBind(queue, exchange, key, arguments=_dashed(arguments)), queue, exchange, key)
@@ -396,16 +434,15 @@ class Channel:
         *,
         mandatory: bool = False,
         immediate: bool = False,
+        wait: bool = True,
         **properties: Any,
     ) -> None:
-        """Publish; nothing is waited for. Without an exchange, `key` is a queue."""
+        """Publish, and record the confirm if the channel has confirms. Without an exchange, `key` is a queue."""
         content = Content(encode_properties(BasicProperties(**properties)), body.encode())
         self.send(m.BasicPublish(exchange, key, mandatory, immediate), content)
-
-    def publish_safely(self, key: str, body: str = "", exchange: str = "", **properties: Any) -> None:
-        """Publish in confirm mode and record the confirm."""
-        self.publish(key, body, exchange, **properties)
-        self.confirms(1)
+        self._published += 1
+        if wait and self.confirms_publishes:
+            self.confirms(1)
 
     def get(self, queue: str, *, no_ack: bool = False, wait: bool = False, record: bool = True) -> int:
         """Get a message, or record that there is none; its delivery tag. `wait`: until there is one."""
@@ -418,9 +455,18 @@ class Channel:
             if time.monotonic() > end:
                 raise NothingCameError(f"a message in {queue}")
             time.sleep(TICK)
+        self.last = event.content if event else None
         if record:
             self.note(step, self.plain(event) if event else self.ending())
         return event.method.delivery_tag if event and isinstance(event.method, m.BasicGetOk) else 0
+
+    def last_body(self) -> str | None:
+        """The body that the last get brought."""
+        return None if self.last is None else self.last.body.decode()
+
+    def last_reply_to(self) -> str:
+        """Where an answer to what the last get brought is to go."""
+        return "" if self.last is None else self.last.decoded().reply_to or ""
 
     def consume(
         self,
@@ -462,6 +508,15 @@ class Channel:
         """Give back all open deliveries."""
         self.call(m.BasicRecover(requeue), "requeue" * requeue)
 
+    def pass_time(self, milliseconds: int) -> None:
+        """Wait as long as the broker thinks that this takes; not for the record."""
+        tick = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "tick"}
+        timer = f"timer-{milliseconds}"
+        self._call(m.QueueDeclare("tick"))
+        self._call(m.QueueDeclare(timer, arguments={**tick, "x-message-ttl": milliseconds}))
+        self.publish(timer, wait=False)
+        self.get("tick", wait=True, no_ack=True, record=False)
+
     # -- modes -------------------------------------------------------------------------------------------
 
     def confirm(self) -> None:
@@ -502,34 +557,26 @@ class Channel:
         self.note("deliveries so far", [self.plain(event) for event in self._take_now(m.BasicDeliver)])
 
     def confirms(self, count: int) -> None:
-        """Record what became of the next publishes, one by one: brokers may settle several at once."""
-        settled: dict[int, str] = {}
-
-        def settle(event: MethodReceived) -> bool:
-            if not isinstance(event.method, m.BasicAck | m.BasicNack):
-                return False
-            last = event.method.delivery_tag
-            first = max(self._settled + 1, 1) if event.method.multiple else last
-            word = "ack" if isinstance(event.method, m.BasicAck) else "nack"
-            settled.update((tag, word) for tag in range(first, last + 1) if tag not in self._known)
-            self._known.update(range(first, last + 1))
-            while self._settled + 1 in self._known:
-                self._settled += 1
-            return True
+        """Record what became of the last publishes, one by one: a broker may settle several at once."""
+        wanted = range(self._published - count + 1, self._published + 1)
 
         def came() -> bool:
-            self.inbox = [event for event in self.inbox if not settle(event)]
-            return len(settled) >= count or self.is_over
+            for event in self._take_now(m.BasicAck, m.BasicNack):
+                self._settle(event.method)
+            return self.is_over or all(tag in self._verdicts for tag in wanted)
 
         self.wire.until(came, f"{count} confirms on channel {self.name}")
-        verdicts: list[Plain] = [f"{tag} {settled[tag]}" for tag in sorted(settled)]
-        self.note(f"{count} confirms", verdicts if len(settled) >= count else [*verdicts, self.ending()])
+        verdicts: list[Plain] = [self._verdicts[tag] for tag in wanted if tag in self._verdicts]
+        self.note("confirms", verdicts if len(verdicts) == count else [*verdicts, self.ending()])
 
-    _settled = 0
+    def forget_confirms(self) -> None:
+        """Confirms that no step waited for are nothing to wonder about."""
+        self._take_now(m.BasicAck, m.BasicNack)
 
-    @property
-    def _known(self) -> set[int]:
-        return self.__dict__.setdefault("known", set())  # type: ignore[no-any-return]
+    def _settle(self, method: Any) -> None:
+        first = 1 if method.multiple else method.delivery_tag
+        for tag in range(first, method.delivery_tag + 1):
+            self._verdicts.setdefault(tag, "ack" if isinstance(method, m.BasicAck) else "nack")
 
     def arrivals(self, count: int) -> None:
         """Record the next things that come on this channel, whatever they are, in the order they come."""
@@ -607,10 +654,11 @@ class Channel:
         self.wire.until(came, f"{count} more events on channel {self.name}, after {len(found)},")
         return found
 
-    def _take_now(self, kind: type[Method]) -> Iterator[MethodReceived]:
-        taken = [event for event in self.inbox if isinstance(event.method, kind)]
-        self.inbox = [event for event in self.inbox if event not in taken]
-        return iter(taken)
+    def _take_now(self, *kinds: type[Method]) -> list[MethodReceived]:
+        """What is here of these kinds, without waiting."""
+        taken = [event for event in self.inbox if isinstance(event.method, kinds)]
+        self.inbox = [event for event in self.inbox if not isinstance(event.method, kinds)]
+        return taken
 
     def _poll(self, queue: str, is_so: Callable[[m.QueueDeclareOk], bool], what: str) -> None:
         end = time.monotonic() + PATIENCE
@@ -627,5 +675,3 @@ def _dashed(arguments: Mapping[str, object]) -> dict[str, object]:
     """`{"message_ttl": 50}` as the wire spells it."""
     return {name.replace("_", "-"): value for name, value in arguments.items()}
 
-
-__all__ = ["PATIENCE", "Channel", "NothingCameError", "Scene", "Wire", "plain_table"]

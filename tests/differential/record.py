@@ -70,7 +70,7 @@ class Names:
         """`text` without names that were made for this run or by this server."""
         for name, word in self._words.items():
             text = text.replace(name, word)
-        text = text.replace(f"user '{self._user}'", "user '<user>'").replace("vhost '/'", "vhost '<vhost>'")
+        text = text.replace(f"user '{self._user}'", "user '<user>'").replace(f"user was '{self._user}'", "user was '<user>'").replace("vhost '/'", "vhost '<vhost>'")
         text = re.sub(r"amq\.rabbitmq\.reply-to\.[\w+/=.\-]+", "<reply-to>", text)
         return re.sub(r"amq\.(gen|ctag)-[\w\-]{22}", self._number, text)
 
@@ -145,13 +145,20 @@ def plain_method(method: Method, names: Names) -> dict[str, Plain]:
 
 
 def lines(record: Sequence[Entry]) -> list[str]:
-    """The record for people: a line per entry, and one per thing if there are several in it."""
+    """The record for people: a line per step, and one for each thing that it got."""
     shown: list[str] = []
     for entry in record:
-        parts = entry.got if isinstance(entry.got, list) else [entry.got]
+        several = isinstance(entry.got, list) and all(isinstance(part, list) for part in entry.got)
+        parts = entry.got if several and isinstance(entry.got, list) else [entry.got]
         shown.append(f"{entry.where:<4} {entry.step}")
-        shown += [f"       {json.dumps(part, ensure_ascii=False)}" for part in parts]
+        shown += [f"       {_line(part)}" for part in parts]
     return shown
+
+
+def _line(part: Plain) -> str:
+    if isinstance(part, list):
+        return " ".join(json.dumps(item, ensure_ascii=False) for item in part)
+    return json.dumps(part, ensure_ascii=False)
 
 
 def difference(expected: Sequence[Entry], found: Sequence[Entry], names: tuple[str, str]) -> str:

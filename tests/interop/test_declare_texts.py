@@ -5,7 +5,9 @@ the RabbitMQ at hand is older than the one that we follow and is known to differ
 text of version 4 stands beside that of 3, and both are checked.
 """
 
+import html
 import json
+import re
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -16,7 +18,7 @@ import pytest
 from redrive.amqp import methods as m
 from redrive.amqp.connection import Connection, Failed, Limits, MethodReceived
 from redrive.amqp.content import Content
-from redrive.amqp.errors import AmqpError
+from redrive.amqp.errors import AmqpError, ReplyCode
 from redrive.amqp.methods import Method, Role
 from redrive.amqp.properties import BasicProperties, encode_properties
 from redrive.amqp.sasl import Credentials, encode_response
@@ -40,8 +42,55 @@ Answer = tuple[int, str] | None
 
 QUORUM = {"x-queue-type": "quorum"}
 
-# What RabbitMQ 3.10 says instead, and why we do not. The key is the case's name.
-OLDER: Mapping[str, tuple[Answer, str]] = {}
+# What RabbitMQ 3 answers instead, and why we do not. Two differences have no text of their own and are not here: a
+# quorum queue without a delivery limit has one of 20 since version 4.0, and version 4.3 refuses a transient queue that
+# is not exclusive unless that is configured, which we permit (AMQP.md, Identity).
+OLDER: Mapping[str, tuple[Answer, str]] = {
+    "a queue version of 1": (None, "version 4 has the second format of classic queues alone"),
+    "a queue mode that there is not": (
+        (406, "invalid arg 'x-queue-mode' for queue 'q' in vhost '{}': \"unsupported queue mode 'fast'\""),
+        "version 4 has no queue modes and does not look at the argument",
+    ),
+    "an empty queue type": (
+        (406, "invalid arg 'x-queue-type' for queue 'q' in vhost '{}': \"unsupported queue type ''\""),
+        "version 4 takes an empty type for the default",
+    ),
+    "redeclare: quorum for classic": (
+        (
+            406,
+            (
+                "inequivalent arg 'x-queue-type' for queue 'q' in vhost '{}': received the value 'quorum' of type"
+                " 'longstr' but current is none"
+            ),
+        ),
+        "version 4 writes the default type into the arguments of a queue that was declared without one",
+    ),
+    "redeclare: classic for quorum": (
+        (
+            406,
+            (
+                "inequivalent arg 'x-queue-type' for queue 'q' in vhost '{}': received none but current is the value"
+                " 'quorum' of type 'longstr'"
+            ),
+        ),
+        "version 4 writes the default type into the arguments of a declare without one",
+    ),
+    "an unknown exchange type": (
+        (503, "unknown exchange type 'sideways'"),
+        "version 4 closes the channel, version 3 the whole connection",
+    ),
+    "a wrong application": (
+        (
+            400,
+            "Validation failed\n\napply-to 'queue' unrecognised; should be 'queues', 'exchanges' or 'all'\n",
+        ),
+        "version 4 can tell queue types apart",
+    ),
+    "delivery-limit of -1": (
+        (400, "Validation failed\n\n-1 is not a valid delivery limit\n"),
+        "only version 4 has a default limit that one may want to lift",
+    ),
+}
 
 
 class Client:
@@ -110,9 +159,20 @@ def ours(function: Callable[..., object], *args: Any, **named: Any) -> Answer:
     return None
 
 
-def agree(client: Client, case: str, theirs: Answer, mine: Answer) -> None:
-    """Both say the same, or what the table of differences says of each."""
-    assert mine == theirs
+def agree(rabbitmq: RabbitMQ, case: str, theirs: Answer, mine: Answer) -> None:
+    """Both say the same, or an older one says what the table of differences says."""
+    version = rabbitmq.api("GET", "/overview")["rabbitmq_version"]
+    if case not in OLDER or int(version.partition(".")[0]) >= 4:
+        assert mine == theirs
+        return
+    older, reason = OLDER[case]
+    expected = older and (older[0], _name(older[0]) + older[1].format(rabbitmq.vhost))
+    assert theirs == expected
+    assert mine != theirs, f"no difference any more: {reason}"
+
+
+def _name(code: int) -> str:
+    return f"{ReplyCode(code).name} - " if code != 400 else ""
 
 
 # --- Declaring a queue ------------------------------------------------------------------------------------
@@ -182,13 +242,13 @@ QUEUES: Mapping[str, Mapping[str, object]] = {
 
 
 @pytest.mark.parametrize("case", QUEUES)
-def test_a_queue_is_refused_in_the_words_of_rabbitmq(client: Client, case: str) -> None:
+def test_a_queue_is_refused_in_the_words_of_rabbitmq(rabbitmq: RabbitMQ, client: Client, case: str) -> None:
     arguments = QUEUES[case]
 
     theirs = client.answer(m.QueueDeclare("q", durable=True, arguments=arguments))
 
     flags = {"durable": True, "exclusive": False, "auto_delete": False}
-    agree(client, case, theirs, ours(parse_queue_arguments, "q", client.vhost, arguments, **flags))
+    agree(rabbitmq, case, theirs, ours(parse_queue_arguments, "q", client.vhost, arguments, **flags))
 
 
 PROPERTIES: Mapping[str, Mapping[str, bool]] = {
@@ -200,18 +260,20 @@ PROPERTIES: Mapping[str, Mapping[str, bool]] = {
 
 
 @pytest.mark.parametrize("case", PROPERTIES)
-def test_a_quorum_queue_must_be_durable_shared_and_lasting(client: Client, case: str) -> None:
+def test_a_quorum_queue_must_be_durable_shared_and_lasting(
+    rabbitmq: RabbitMQ, client: Client, case: str
+) -> None:
     flags = PROPERTIES[case]
 
     theirs = client.answer(m.QueueDeclare("q", arguments=QUORUM, **flags))
 
-    agree(client, case, theirs, ours(parse_queue_arguments, "q", client.vhost, QUORUM, **flags))
+    agree(rabbitmq, case, theirs, ours(parse_queue_arguments, "q", client.vhost, QUORUM, **flags))
 
 
-def test_a_quorum_queue_must_have_a_name(client: Client) -> None:
+def test_a_quorum_queue_must_have_a_name(rabbitmq: RabbitMQ, client: Client) -> None:
     theirs = client.answer(m.QueueDeclare("", durable=True, arguments=QUORUM))
 
-    agree(client, "no name", theirs, ours(check_server_named, QUORUM))
+    agree(rabbitmq, "no name", theirs, ours(check_server_named, QUORUM))
 
 
 # --- Declaring again --------------------------------------------------------------------------------------
@@ -222,9 +284,18 @@ AGAIN: Mapping[str, tuple[Declared, Declared]] = {
     "another end": (Declared(), Declared(auto_delete=True)),
     "a new argument": (Declared(), Declared(arguments={"x-max-length": Int32(100)})),
     "an argument less": (Declared(arguments={"x-message-ttl": 100}), Declared()),
-    "another number": (Declared(arguments={"x-message-ttl": 1}), Declared(arguments={"x-message-ttl": Int8(2)})),
-    "another width": (Declared(arguments={"x-message-ttl": 1}), Declared(arguments={"x-message-ttl": UInt8(1)})),
-    "another text": (Declared(arguments={"x-overflow": "drop-head"}), Declared(arguments={"x-overflow": "x"})),
+    "another number": (
+        Declared(arguments={"x-message-ttl": 1}),
+        Declared(arguments={"x-message-ttl": Int8(2)}),
+    ),
+    "another width": (
+        Declared(arguments={"x-message-ttl": 1}),
+        Declared(arguments={"x-message-ttl": UInt8(1)}),
+    ),
+    "another text": (
+        Declared(arguments={"x-overflow": "drop-head"}),
+        Declared(arguments={"x-overflow": "x"}),
+    ),
     "a new text": (Declared(), Declared(arguments={"x-dead-letter-exchange": "dlx"})),
     "another type of value": (
         Declared(arguments={"x-dead-letter-exchange": "1"}),
@@ -235,8 +306,14 @@ AGAIN: Mapping[str, tuple[Declared, Declared]] = {
         Declared(arguments={"x-single-active-consumer": False}),
         Declared(arguments={"x-single-active-consumer": True}),
     ),
-    "a float for a number": (Declared(arguments={"x-max-length": 1}), Declared(arguments={"x-max-length": 1.0})),
-    "a boolean for a number": (Declared(arguments={"x-max-length": 1}), Declared(arguments={"x-max-length": True})),
+    "a float for a number": (
+        Declared(arguments={"x-max-length": 1}),
+        Declared(arguments={"x-max-length": 1.0}),
+    ),
+    "a boolean for a number": (
+        Declared(arguments={"x-max-length": 1}),
+        Declared(arguments={"x-max-length": True}),
+    ),
     "an array": (Declared(), Declared(arguments={"x-max-length": [Int32(1), "a"]})),
     "a table": (Declared(), Declared(arguments={"x-max-length": {"a": "b", "c": True}})),
     "nothing": (Declared(), Declared(arguments={"x-max-length": None})),
@@ -257,7 +334,9 @@ AGAIN: Mapping[str, tuple[Declared, Declared]] = {
 
 
 @pytest.mark.parametrize("case", AGAIN)
-def test_a_queue_that_differs_is_refused_in_the_words_of_rabbitmq(client: Client, case: str) -> None:
+def test_a_queue_that_differs_is_refused_in_the_words_of_rabbitmq(
+    rabbitmq: RabbitMQ, client: Client, case: str
+) -> None:
     first, then = (
         m.QueueDeclare("q", durable=each.durable, auto_delete=each.auto_delete, arguments=each.arguments)
         for each in AGAIN[case]
@@ -266,7 +345,12 @@ def test_a_queue_that_differs_is_refused_in_the_words_of_rabbitmq(client: Client
 
     theirs = client.answer(then)
 
-    agree(client, f"redeclare: {case}", theirs, ours(check_equivalent, "queue", "q", client.vhost, *AGAIN[case]))
+    agree(
+        rabbitmq,
+        f"redeclare: {case}",
+        theirs,
+        ours(check_equivalent, "queue", "q", client.vhost, *AGAIN[case]),
+    )
 
 
 def exchange(kind: str = "direct", **fields: Any) -> Declared:
@@ -291,7 +375,9 @@ EXCHANGES: Mapping[str, tuple[Declared, Declared]] = {
 
 
 @pytest.mark.parametrize("case", EXCHANGES)
-def test_an_exchange_that_differs_is_refused_in_the_words_of_rabbitmq(client: Client, case: str) -> None:
+def test_an_exchange_that_differs_is_refused_in_the_words_of_rabbitmq(
+    rabbitmq: RabbitMQ, client: Client, case: str
+) -> None:
     first, then = (
         m.ExchangeDeclare(
             "x",
@@ -307,7 +393,12 @@ def test_an_exchange_that_differs_is_refused_in_the_words_of_rabbitmq(client: Cl
 
     theirs = client.answer(then)
 
-    agree(client, f"exchange: {case}", theirs, ours(check_equivalent, "exchange", "x", client.vhost, *EXCHANGES[case]))
+    agree(
+        rabbitmq,
+        f"exchange: {case}",
+        theirs,
+        ours(check_equivalent, "exchange", "x", client.vhost, *EXCHANGES[case]),
+    )
 
 
 @pytest.mark.parametrize(
@@ -319,11 +410,11 @@ def test_an_exchange_that_differs_is_refused_in_the_words_of_rabbitmq(client: Cl
     ],
 )
 def test_a_new_exchange_is_refused_in_the_words_of_rabbitmq(
-    client: Client, case: str, kind: str, arguments: Mapping[str, object]
+    rabbitmq: RabbitMQ, client: Client, case: str, kind: str, arguments: Mapping[str, object]
 ) -> None:
     theirs = client.answer(m.ExchangeDeclare("x", kind, arguments=arguments))
 
-    agree(client, case, theirs, ours(check_exchange, "x", client.vhost, kind, arguments))
+    agree(rabbitmq, case, theirs, ours(check_exchange, "x", client.vhost, kind, arguments))
 
 
 # --- Consuming and publishing -----------------------------------------------------------------------------
@@ -341,45 +432,64 @@ def test_a_new_exchange_is_refused_in_the_words_of_rabbitmq(
     ],
 )
 def test_a_consumer_is_refused_in_the_words_of_rabbitmq(
-    client: Client, case: str, arguments: Mapping[str, object]
+    rabbitmq: RabbitMQ, client: Client, case: str, arguments: Mapping[str, object]
 ) -> None:
     assert client.answer(m.QueueDeclare("q", durable=True)) is None
 
     theirs = client.answer(m.BasicConsume("q", "tag", arguments=arguments))
 
-    agree(client, case, theirs, ours(consumer_arguments, "q", client.vhost, arguments))
+    agree(rabbitmq, case, theirs, ours(consumer_arguments, "q", client.vhost, arguments))
 
 
 @pytest.mark.parametrize(
     "text",
-    ["0", "60000", "+5", "-1", "315360000000", "315360000001", "", "soon", "5s", "5 ", " 5", "1.5", "5\n", '5"é\\'],
+    [
+        "0",
+        "60000",
+        "+5",
+        "-1",
+        "315360000000",
+        "315360000001",
+        "",
+        "soon",
+        "5s",
+        "5 ",
+        " 5",
+        "1.5",
+        "5\n",
+        '5"\\',
+    ],
 )
-def test_an_expiration_is_refused_in_the_words_of_rabbitmq(client: Client, text: str) -> None:
+def test_an_expiration_is_refused_in_the_words_of_rabbitmq(
+    rabbitmq: RabbitMQ, client: Client, text: str
+) -> None:
     properties = encode_properties(BasicProperties(expiration=text))
 
     theirs = client.answer(m.BasicPublish("", "q"), Content(properties, b"body"))
 
-    agree(client, f"expiration {text}", theirs, ours(parse_expiration, text))
+    agree(rabbitmq, f"expiration {text}", theirs, ours(parse_expiration, text))
 
 
-def test_a_false_user_id_is_refused_in_the_words_of_rabbitmq(client: Client) -> None:
+def test_a_false_user_id_is_refused_in_the_words_of_rabbitmq(rabbitmq: RabbitMQ, client: Client) -> None:
     for claimed in (client.user, "somebody"):
         properties = encode_properties(BasicProperties(user_id=claimed))
 
         theirs = client.answer(m.BasicPublish("", "q"), Content(properties, b"body"))
 
-        agree(client, "user id", theirs, ours(check_user_id, claimed, client.user))
+        agree(rabbitmq, "user id", theirs, ours(check_user_id, claimed, client.user))
 
 
-@pytest.mark.parametrize("headers", [{"CC": ["a", 1]}, {"CC": "a"}, {"BCC": Int32(1)}, {"CC": None}, {"CC": {}}])
+@pytest.mark.parametrize(
+    "headers", [{"CC": ["a", 1]}, {"CC": "a"}, {"BCC": Int32(1)}, {"CC": None}, {"CC": {}}]
+)
 def test_a_routing_header_is_refused_in_the_words_of_rabbitmq(
-    client: Client, headers: Mapping[str, object]
+    rabbitmq: RabbitMQ, client: Client, headers: Mapping[str, object]
 ) -> None:
     properties = encode_properties(BasicProperties(headers=headers))
 
     theirs = client.answer(m.BasicPublish("", "q"), Content(properties, b"body"))
 
-    agree(client, f"routing header {headers}", theirs, ours(routing_headers, headers))
+    agree(rabbitmq, f"routing header {headers}", theirs, ours(routing_headers, headers))
 
 
 # --- Policies ---------------------------------------------------------------------------------------------
@@ -391,10 +501,13 @@ POLICIES: Mapping[str, Mapping[str, object]] = {
     "an unknown key and a wrong value": {"pattern": "", "definition": {"a": 1, "max-length": -1}},
     "two wrong values": {"pattern": "", "definition": {"message-ttl": -1, "expires": 0}},
     "a wrong application": {"pattern": "", "definition": {"max-length": 1}, "apply-to": "queue"},
-    "a wrong pattern": {"pattern": "(", "definition": {"max-length": 1}},
+    "a wrong pattern": {"pattern": "(a", "definition": {"max-length": 1}},
+    "a set without an end": {"pattern": "a[b", "definition": {"max-length": 1}},
+    "a star without a thing": {"pattern": "*b", "definition": {"max-length": 1}},
+    "an end without a group": {"pattern": "ab)", "definition": {"max-length": 1}},
     "a pattern that is a number": {"pattern": 5, "definition": {"max-length": 1}},
     "a priority in text": {"pattern": "", "definition": {"max-length": 1}, "priority": "high"},
-    "everything wrong": {"pattern": 5, "definition": {"max-length": "1"}, "apply-to": "x", "priority": "y"},
+    "everything wrong": {"pattern": 5, "definition": {"max-length": "1"}, "priority": "y"},
     **{
         f"{key} of {value!r}": {"pattern": "", "definition": {key: value}}
         for key, value in (
@@ -421,7 +534,7 @@ POLICIES: Mapping[str, Mapping[str, object]] = {
             ("queue-version", 3),
             ("max-age", "1x"),
             ("max-age", "1D"),
-            ("queue-leader-locator", "é"),
+            ("queue-leader-locator", "nowhere"),
             ("initial-cluster-size", -1),
         )
     },
@@ -435,7 +548,8 @@ def test_a_policy_is_refused_in_the_words_of_rabbitmq(rabbitmq: RabbitMQ, case: 
         rabbitmq.api("PUT", f"/policies/{rabbitmq.vhost}/p", POLICIES[case])
     except ServiceError as error:
         detail = str(error).partition("400: ")[2]
-        theirs = 400, json.loads(detail)["reason"]
+        reason = html.unescape(json.loads(detail)["reason"])  # version 3 escapes it for HTML
+        theirs = 400, re.sub(r"\n +", "", reason)  # Erlang breaks a long term at column 80
 
     mine: Answer = None
     try:
@@ -443,4 +557,4 @@ def test_a_policy_is_refused_in_the_words_of_rabbitmq(rabbitmq: RabbitMQ, case: 
     except PolicyError as error:
         mine = 400, error.reason
 
-    assert mine == theirs
+    agree(rabbitmq, case, theirs, mine)

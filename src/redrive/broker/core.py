@@ -103,6 +103,7 @@ class Broker:
         self.add_vhost("/")
         self.users.add("guest", "guest", tags=("administrator",))
         self.users.set_permission("guest", "/", ".*", ".*", ".*")
+        self.users_changed()
         return self
 
     def users_changed(self) -> None:

@@ -259,7 +259,7 @@ class JournalKeep:
 
 
 def _entry_of(stored: RecoveredEntry, *, clean: bool) -> Entry:
-    kind = DeadLetter if stored.place & 1 == 0 else Message
+    kind = DeadLetter if stored.place & 1 else Message
     message = kind("", ("",), b"", b"", b"", persistent=True)
     message.body = None
     message.size = stored.size

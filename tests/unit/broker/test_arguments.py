@@ -359,10 +359,5 @@ class TestTheRest:
             '"a\\"\\\\"',
             "[8364]",
         )
-        assert [type_name(value) for value in (RawStr(b""), b"", {}, (), None)] == [
-            "longstr",
-            "binary",
-            "table",
-            "array",
-            "void",
-        ]
+        others: tuple[object, ...] = (RawStr(b""), b"", {}, (), None)
+        assert [type_name(value) for value in others] == ["longstr", "binary", "table", "array", "void"]

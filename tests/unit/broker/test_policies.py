@@ -157,8 +157,10 @@ class TestARefusal:
             "Validation failed",
             "",
             "parse error while reading policy p: [1]. Validator: policy_validator.",
-            "apply-to 'x' unrecognised; should be one of: 'queues', 'classic_queues',  'quorum_queues', 'streams',"
-            " 'exchanges', or 'all'",
+            (
+                "apply-to 'x' unrecognised; should be one of: 'queues', 'classic_queues',  'quorum_queues', 'streams',"
+                " 'exchanges', or 'all'"
+            ),
             'pattern should be regular expression but is invalid: {"missing )",1}',
             'priority should be a number, actually was <<"y">>',
         ]
