@@ -179,7 +179,6 @@ def test_the_store_of_a_newer_version_is_refused_and_loses_nothing(store: Path) 
     assert_kept(store, LETTERS)
 
 
-@pytest.mark.xfail(strict=True, reason="_check_file lets OSError out: a traceback instead of a line")
 def test_a_name_that_is_too_long_is_one_line(tmp_path: Path) -> None:
     one_line(check(tmp_path / ("x" * 300)))
 
@@ -233,7 +232,6 @@ def test_a_header_of_garbage_is_found(store: Path) -> None:
     assert is_said_to_be_damaged(store)
 
 
-@pytest.mark.xfail(strict=True, reason="SQLite's check looks at the structure, and bodies carry no checksum")
 def test_one_flipped_byte_within_a_body_is_found(store: Path) -> None:
     body = LETTERS[150].message.body
     assert body is not None
@@ -327,7 +325,6 @@ def test_looking_at_a_store_that_cannot_be_written_works_or_is_one_line(store: P
     assert_kept(store, LETTERS)
 
 
-@pytest.mark.xfail(strict=True, reason="_check_file lets PermissionError out: a traceback instead of a line")
 def test_a_store_in_a_folder_that_cannot_be_entered_is_one_line(store: Path) -> None:
     with mode(store.parent, 0o000):
         done = python(

@@ -107,8 +107,10 @@ class Channel:
                 continue
             accepted = vhost.enqueue(queue, message, now, facts.expiration, facts.priority) and accepted
         broker.published += 1
-        if not queues and not self._reply_directly(message) and mandatory:
-            self._return(message)
+        if not queues and not self._reply_directly(message):
+            broker.unrouted[mandatory] += 1
+            if mandatory:
+                self._return(message)
         return accepted
 
     def _reply_directly(self, message: Message) -> bool:

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from redrive.broker.queue import Queue
 
 _PLENTY: Final = 1 << 30
-_AT_ONCE: Final = 4096  # without acknowledgements: so many before looking at the socket again
 
 
 class Consumer:
@@ -49,10 +48,10 @@ class Consumer:
         if channel.session.is_congested or not channel.is_open:
             return 0
         if self.no_ack:
-            return _AT_ONCE
+            return _PLENTY
         own = self.prefetch - self.unacked if self.prefetch else _PLENTY
         shared = channel.prefetch - len(channel.unacked) if channel.prefetch else _PLENTY
-        return min(own, shared, _AT_ONCE)
+        return min(own, shared)
 
     def deliver(self, entry: Entry) -> None:
         """Hand an entry over."""
@@ -71,6 +70,7 @@ class Consumer:
         if entry.redelivered:
             stats.redelivered += 1
         if self.no_ack:
+            stats.delivered_no_ack += 1
             queue.ground.forget(queue, entry)
         else:
             self.unacked += 1

@@ -26,7 +26,7 @@ from redrive.broker.channel import Channel
 from redrive.broker.dead_letter import Reason
 from redrive.broker.keep import Keep, Nothing
 from redrive.broker.message import Entry, Message
-from redrive.broker.queue import Queue
+from redrive.broker.queue import Queue, QueueStats
 from redrive.broker.session import Session
 from redrive.broker.users import Users
 from redrive.broker.vhost import VHost
@@ -67,6 +67,8 @@ class Broker:
         self.graves: deque[tuple[VHost, Queue, Entry, Reason]] = deque()
         self.dirty: list[Queue] = []
         self.published = 0
+        self.unrouted: Counter[bool] = Counter()  # publishes that reached no queue, by `mandatory`
+        self.past = QueueStats()  # of queues that are no more
         self.deaths: Counter[tuple[str, Reason, str]] = Counter()  # queue type, reason, what became of it
         self.drops: Counter[Reason] = Counter()
         self.blocked_because: str | None = None
@@ -216,6 +218,7 @@ class Broker:
     def work(self, now: int) -> bool:
         """Do what was left for later; True if there is more, for another turn."""
         budget = _DEATHS_AT_ONCE
+        unfinished: list[Queue] = []
         while self.graves or self.dirty:
             while self.graves and budget:
                 vhost, queue, entry, reason = self.graves.popleft()
@@ -224,15 +227,17 @@ class Broker:
             dirty, self.dirty = self.dirty, []
             for queue in dirty:
                 queue.is_dirty = False
-                if not queue.is_deleted:
-                    queue.dispatch(now)
+                if not queue.is_deleted and queue.dispatch(now):
+                    unfinished.append(queue)
             if not budget:
-                return True
+                break
+        for queue in unfinished:
+            self.mark(queue)
         if self.confirming:
             self.confirm()
         if self.memory_limit is not None:
             self._watch_memory(self.memory_limit)
-        return False
+        return bool(self.dirty or self.graves)
 
     def _watch_memory(self, limit: int) -> None:
         """Block publishers above the limit, let them go on well below it."""

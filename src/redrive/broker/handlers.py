@@ -294,6 +294,7 @@ def basic_get(channel: Channel, method: m.BasicGet) -> None:
     queue.idle_since = session.now
     entry = queue.take(session.now)
     if entry is None:
+        queue.stats.got_nothing += 1
         session.send(m.BasicGetEmpty(), channel.number)
         return
     queue.stats.got += 1
@@ -303,6 +304,7 @@ def basic_get(channel: Channel, method: m.BasicGet) -> None:
     exchange, key = message.exchange, message.keys[0]
     channel.send_content(m.BasicGetOk(tag, entry.redelivered, exchange, key, queue.ready), message)
     if method.no_ack:
+        queue.stats.got_no_ack += 1
         queue.ground.forget(queue, entry)
         return
     queue.unacked += 1

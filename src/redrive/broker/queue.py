@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from redrive.broker.consumer import Consumer
 
 _NEVER: Final = 1 << 62
+_AT_ONCE: Final = (
+    2048  # deliveries of one queue in one turn: then the sockets get a chance to say that it is enough
+)
 
 
 class Ground(Protocol):
@@ -193,32 +196,34 @@ class Queue:
 
     # --- going out -----------------------------------------------------------------------------------------
 
-    def dispatch(self, now: int) -> None:
-        """Hand entries to consumers while there are both."""
+    def dispatch(self, now: int) -> bool:
+        """Hand entries to consumers while there are both; True if it was enough for one turn but not all."""
         line, consumers = self.line, self.consumers
         if not line or not consumers:
-            return
+            return False
         if len(consumers) == 1 or self.options.single_active_consumer:
-            self._dispatch_to(consumers[0], now)
-            return
-        while line:
+            return self._dispatch_to(consumers[0], now)
+        for _ in range(_AT_ONCE):
             consumer = self._next_consumer()
             if consumer is None:
-                return
+                return False
             entry = self._pop(now)
             if entry is None:
-                return
+                return False
             consumer.deliver(entry)
+        return bool(line)
 
-    def _dispatch_to(self, consumer: "Consumer", now: int) -> None:
+    def _dispatch_to(self, consumer: "Consumer", now: int) -> bool:
         line = self.line
         room = consumer.room()
-        while room > 0 and line:
+        for _ in range(min(room, _AT_ONCE)):
+            if not line:
+                return False
             entry = self._pop(now)
             if entry is None:
-                return
+                return False
             consumer.deliver(entry)
-            room -= 1
+        return room > _AT_ONCE and bool(line)
 
     def _pop(self, now: int) -> Entry | None:
         """The next entry that is not over its time."""
@@ -306,7 +311,9 @@ class Queue:
 class QueueStats:
     """What happened in a queue, in numbers that only grow."""
 
-    __slots__ = ("acked", "delivered", "got", "published", "redelivered")
+    __slots__ = (
+        "acked", "delivered", "delivered_no_ack", "got", "got_no_ack", "got_nothing", "published", "redelivered",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.published = 0
@@ -314,3 +321,11 @@ class QueueStats:
         self.acked = 0
         self.redelivered = 0
         self.got = 0
+        self.delivered_no_ack = 0  # of the delivered
+        self.got_no_ack = 0  # of the got
+        self.got_nothing = 0
+
+    def add(self, other: "QueueStats") -> None:
+        """Count what another counted."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))

@@ -61,6 +61,7 @@ class Server:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
         self._servers: list[asyncio.Server] = []
+        self.listeners: list[tuple[str, str, int]] = []  # protocol, address, port
         self._of_session: dict[Session, Connection] = {}
         self.on_failure: Callable[[BaseException], None] | None = None
 
@@ -68,7 +69,9 @@ class Server:
         """Listen there; gives the port, which may have been 0."""
         server = await self._loop.create_server(lambda: Connection(self), host, port, ssl=tls, backlog=1024)
         self._servers.append(server)
-        return int(server.sockets[0].getsockname()[1])
+        address = server.sockets[0].getsockname()
+        self.listeners.append(("amqp" if tls is None else "amqp/ssl", str(address[0]), int(address[1])))
+        return int(address[1])
 
     async def close(self) -> None:
         """Say good-bye to everybody, bring everything to disk, and stop."""
@@ -190,11 +193,14 @@ class Connection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._beat: asyncio.TimerHandle | None = None
         self._is_reading = True
+        self.octets_in = self.octets_out = 0
+        self.is_encrypted = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
         self._transport = transport = cast("asyncio.Transport", transport)  # of TCP or TLS, on any event loop
         server = self._server
+        self.is_encrypted = transport.get_extra_info("sslcontext") is not None
         peer = transport.get_extra_info("peername") or ("?", 0)
         local = transport.get_extra_info("sockname") or ("?", 0)
         self.session = Session(
@@ -225,6 +231,7 @@ class Connection(asyncio.Protocol):
         session, server = self.session, self._server
         connection = session.connection
         was_running = connection.state is ConnectionState.RUNNING
+        self.octets_in += len(data)
         session.receive(data, server.clock())
         if not was_running and connection.state is ConnectionState.RUNNING:
             self._start_beating()
@@ -249,6 +256,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, octets: bytes) -> None:
         """Send, and close if that was the last word."""
+        self.octets_out += len(octets)
         self._transport.write(octets)
         self.session.connection.heartbeats.spoke(self._loop.time())
         if self.session.is_done:

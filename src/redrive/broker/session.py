@@ -61,6 +61,7 @@ class Session:
         self.routes: dict[bytes, Route] = {}
         self.now = 0
         self.user = ""
+        self.mechanism = ""  # by which it logged in
         self.tags: Sequence[str] = ()
         self.client_properties: dict[str, object] = {}
         self.wants_cancels = False
@@ -228,6 +229,7 @@ class Session:
             text = f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
             raise HardError(ReplyCode.ACCESS_REFUSED, text)
         self.user = credentials.username
+        self.mechanism = mechanism
         user = self.broker.users.get(self.user)
         self.tags = user.tags if user is not None else ()
 

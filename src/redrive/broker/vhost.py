@@ -46,6 +46,7 @@ class VHost:
         self.queues: dict[str, Queue] = {}
         self.policies = Policies()
         self.version = 0
+        self.metadata: dict[str, object] = {"description": "", "tags": []}  # for people
 
     # --- finding -------------------------------------------------------------------------------------------
 
@@ -167,6 +168,7 @@ class VHost:
         ready = queue.ready
         queue.is_deleted = True
         del self.queues[queue.name]
+        self.broker.past.add(queue.stats)
         queue.purge()
         if queue.durable and queue.owner is None:
             self.broker.keep.queue_gone(self.name, queue)

@@ -1,0 +1,222 @@
+"""How does everything but the messages get from one broker to another?
+
+Definitions are RabbitMQ's: what is exported here can be imported there, and the other way round. An import adds and
+changes, and deletes nothing; a queue or exchange that is there already stays as it is. Users and permissions come in
+together or not at all; of the rest, what stands before the first mistake has come in, as in RabbitMQ.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from redrive._version import __version__
+from redrive.amqp.errors import AmqpError
+from redrive.broker.arguments import Declared, check_exchange
+from redrive.broker.core import RABBITMQ_VERSION
+from redrive.broker.exchanges import Exchange
+from redrive.broker.management.answers import NO_CONTENT, Answer, Json, RefusalError, bad_request
+from redrive.broker.management.ask import Ask, boolean, text
+from redrive.broker.management.people import describe, permissions_changed
+from redrive.broker.management.tables import shown, table
+from redrive.broker.policies import Policy, PolicyError
+from redrive.broker.queue import Queue
+from redrive.broker.vhost import PREDECLARED, VHost
+from redrive.errors import SettingsError
+
+_LEFT_OUT: Final = ("parameters", "global_parameters", "topic_permissions")  # what is not here
+
+
+# --- out -----------------------------------------------------------------------------------------------------
+
+
+def export_all(ask: Ask) -> Answer:
+    """Everything."""
+    ask.need("administrator")
+    vhosts = list(ask.broker.vhosts.values())
+    body: Json = {
+        "rabbit_version": RABBITMQ_VERSION,
+        "rabbitmq_version": RABBITMQ_VERSION,
+        "product_name": "redrive",
+        "product_version": __version__,
+        **ask.broker.users.export(),
+        "vhosts": [
+            {"name": vhost.name, **vhost.metadata, "metadata": dict(vhost.metadata)} for vhost in vhosts
+        ],
+        **{section: [] for section in _LEFT_OUT},
+        "policies": [row for vhost in vhosts for row in vhost.policies.to_json()],
+    }
+    for section, rows in _SECTIONS.items():
+        body[section] = [{"vhost": vhost.name, **row} for vhost in vhosts for row in rows(vhost)]
+    return _download(ask, body)
+
+
+def export_vhost(ask: Ask) -> Answer:
+    """What is in one virtual host, without its name, so that it can go into another one."""
+    ask.need("administrator")
+    vhost = ask.broker.vhosts.get(ask.params["vhost"])
+    if vhost is None:
+        raise bad_request("vhost_not_found")
+    body: Json = {
+        "rabbit_version": RABBITMQ_VERSION,
+        "parameters": [],
+        "policies": list(vhost.policies.to_json()),
+        **{section: list(rows(vhost)) for section, rows in _SECTIONS.items()},
+    }
+    return _download(ask, body)
+
+
+def _download(ask: Ask, body: Json) -> Answer:
+    name = ask.query.get("download", "").replace('"', "").replace("\r", "").replace("\n", "")
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'} if name.isascii() and name else {}
+    return Answer(body=body, headers=headers)
+
+
+def _queues(vhost: VHost) -> Iterator[Json]:
+    for queue in vhost.queues.values():
+        if queue.owner is None:
+            yield {
+                "name": queue.name,
+                "durable": queue.durable,
+                "auto_delete": queue.auto_delete,
+                "arguments": shown(queue.arguments),
+            }
+
+
+def _exchanges(vhost: VHost) -> Iterator[Json]:
+    for exchange in vhost.exchanges.values():
+        if exchange.name not in PREDECLARED:
+            yield {
+                "name": exchange.name,
+                "type": exchange.kind,
+                "durable": exchange.durable,
+                "auto_delete": exchange.auto_delete,
+                "internal": exchange.internal,
+                "arguments": shown(exchange.arguments),
+            }
+
+
+def _bindings(vhost: VHost) -> Iterator[Json]:
+    for source in vhost.exchanges.values():
+        for binding in source.bindings():
+            target: Any = binding.destination
+            if getattr(target, "owner", None) is None:
+                yield {
+                    "source": source.name,
+                    "destination": target.name,
+                    "destination_type": "queue" if isinstance(target, Queue) else "exchange",
+                    "routing_key": binding.key,
+                    "arguments": shown(binding.arguments),
+                }
+
+
+_SECTIONS: Final = {"queues": _queues, "exchanges": _exchanges, "bindings": _bindings}
+
+
+# --- in ------------------------------------------------------------------------------------------------------
+
+
+def import_all(ask: Ask) -> Answer:
+    """Everything that the body has."""
+    ask.need("administrator")
+    body = ask.json()
+    named = [text(row, "name") for row in _rows(body, "vhosts")]
+    _check_vhosts(ask, body, {*named, *ask.broker.vhosts})
+    for row in _rows(body, "vhosts"):
+        describe(ask.broker.add_vhost(row["name"]), row)
+    try:
+        ask.broker.users.load(body)
+    except SettingsError as error:
+        raise bad_request(str(error)) from None
+    finally:
+        permissions_changed(ask)
+    _load(ask, body, None)
+    return NO_CONTENT
+
+
+def import_vhost(ask: Ask) -> Answer:
+    """What the body has for a virtual host, into the one that the path names."""
+    ask.need("administrator")
+    vhost = ask.vhost()
+    _load(ask, ask.json(), vhost)
+    return NO_CONTENT
+
+
+def _rows(body: Json, section: str) -> list[Json]:
+    rows = body.get(section, [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise bad_request(f"{section} should be a list of objects")
+    return rows
+
+
+def _check_vhosts(ask: Ask, body: Json, known: set[str]) -> None:
+    for section in ("permissions", "policies", *_SECTIONS):
+        for row in _rows(body, section):
+            if row.get("vhost") not in known:
+                raise bad_request(["no_such_vhost", row.get("vhost", "undefined")])
+    left = [section for section in _LEFT_OUT if _rows(body, section)]
+    if left:
+        ask.broker.log.warning("definitions: %s are not known here and were passed over", " and ".join(left))
+
+
+def _load(ask: Ask, body: Json, into: VHost | None) -> None:
+    def vhost_of(row: Json) -> VHost:
+        return into if into is not None else ask.broker.vhosts[row["vhost"]]
+
+    for row in _rows(body, "policies"):
+        vhost = vhost_of(row)
+        try:
+            vhost.policies.put(Policy.from_json(row, vhost.name, text(row, "name")))
+        except PolicyError as error:
+            raise bad_request(f"{error.reason} (//{row.get('name')})") from None
+    for vhost in {vhost_of(row): None for row in _rows(body, "policies")}:
+        vhost.policies_changed(ask.now)
+    for section, load in (
+        ("queues", _load_queue),
+        ("exchanges", _load_exchange),
+        ("bindings", _load_binding),
+    ):
+        for row in _rows(body, section):
+            try:
+                load(ask, vhost_of(row), row)
+            except AmqpError as error:
+                raise bad_request(error.text) from None
+
+
+def _load_queue(ask: Ask, vhost: VHost, row: Json) -> None:
+    name = _name(row)
+    if name not in vhost.queues:
+        vhost.declare_queue(name, _declared(row), owner=None, now=ask.now)
+
+
+def _load_exchange(_ask: Ask, vhost: VHost, row: Json) -> None:
+    name = _name(row)
+    if name not in vhost.exchanges:
+        declared = _declared(row)
+        check_exchange(name, vhost.name, declared.type, declared.arguments)
+        vhost.declare_exchange(name, declared)
+
+
+def _load_binding(_ask: Ask, vhost: VHost, row: Json) -> None:
+    target: Queue | Exchange
+    name = text(row, "destination")
+    target = vhost.exchange(name) if row.get("destination_type") == "exchange" else vhost.queue(name)
+    if not row.get("source"):
+        return  # the default exchange is bound to every queue by itself
+    arguments = table(row.get("arguments"), "arguments")
+    vhost.bind(vhost.exchange(text(row, "source")), target, text(row, "routing_key", ""), arguments)
+
+
+def _name(row: Json) -> str:
+    name = text(row, "name")
+    if not name:
+        raise RefusalError(400, "bad_request", "a queue or exchange needs a name")
+    return name
+
+
+def _declared(row: Mapping[str, Any]) -> Declared:
+    return Declared(
+        boolean(row, "durable"),
+        boolean(row, "auto_delete"),
+        table(row.get("arguments"), "arguments"),
+        type=text(row, "type", "direct"),
+        internal=boolean(row, "internal"),
+    )
