@@ -57,16 +57,22 @@ class NothingCameError(Exception):
     """The broker did not say what a script waits for."""
 
 
+class NeedsManagementError(Exception):
+    """A script wants the management API of a broker that has none."""
+
+
 class Scene:
     """What a script plays in: one vhost of one broker, and the record of what happens there."""
 
-    def __init__(self, broker: RabbitMQ) -> None:
+    def __init__(self, broker: RabbitMQ, *, by_the_page: bool = False) -> None:
         self.broker = broker
+        self._by_the_page = by_the_page
         self.address = urlsplit(broker.amqp_url)
         self.user = unquote(self.address.username or "guest")
         self.password = unquote(self.address.password or "guest")
         self.record: Record = []
         self.names = Names(broker.vhost, self.user, time.time())
+        self.declared: list[Method] = []  # what undoes the declarations
         self._wires: list[Wire] = []
         self._clean_up = contextlib.ExitStack()
 
@@ -80,6 +86,20 @@ class Scene:
         with self._clean_up:
             for wire in self._wires:
                 wire.end()
+            if not self.broker.management_url:
+                self._remove_everything()
+
+    def _remove_everything(self) -> None:
+        """Without a vhost of its own, a script has to leave the broker as it found it."""
+        wire = self.connect()
+        for method in dict.fromkeys(self.declared):
+            wire.channel(confirm=False)._call(method)
+        wire.end()
+
+    def _api(self, method: str, path: str, body: object = None) -> None:
+        if not self.broker.management_url:
+            raise NeedsManagementError(f"{method} {path}: this broker has no management API")
+        self.broker.api(method, path, body)
 
     def note(self, where: str, step: str, got: Plain) -> None:
         """One more entry for the record."""
@@ -102,8 +122,8 @@ class Scene:
         return self.connect().channel(confirm=confirm)
 
     def demand(self, what: str, *, holds: bool) -> None:
-        """Where RabbitMQ 3.10 cannot be the judge, AMQP.md is: put on record that it is not obeyed."""
-        if not holds:
+        """Where RabbitMQ 3.10 is no judge, AMQP.md is: put on record that it is not obeyed."""
+        if self._by_the_page and not holds:
             self.note("", "AMQP.md", f"not so: {what}")
 
     # -- the management API ------------------------------------------------------------------------------
@@ -112,22 +132,22 @@ class Scene:
         """Lay a policy over this vhost's queues: `policy("^work$", message_ttl=50)`."""
         path = f"/policies/{self.broker.vhost}/{name}"
         body = {"pattern": pattern, "apply-to": "queues", "priority": priority}
-        self.broker.api("PUT", path, {**body, "definition": _dashed(definition)})
+        self._api("PUT", path, {**body, "definition": _dashed(definition)})
 
     def new_user(self, configure: str = "", write: str = "", read: str = "") -> str:
         """A user who may do in this vhost what the patterns allow; the password is the name."""
         name = f"somebody-{self.broker.vhost}"
         self.names.call(name, "somebody")
-        self.broker.api("PUT", f"/users/{name}", {"password": name, "tags": ""})
-        self._clean_up.callback(self.broker.api, "DELETE", f"/users/{name}")
+        self._api("PUT", f"/users/{name}", {"password": name, "tags": ""})
+        self._clean_up.callback(self._api, "DELETE", f"/users/{name}")
         rights = {"configure": configure, "write": write, "read": read}
-        self.broker.api("PUT", f"/permissions/{self.broker.vhost}/{name}", rights)
+        self._api("PUT", f"/permissions/{self.broker.vhost}/{name}", rights)
         return name
 
     def stranger(self) -> str:
         """A user who may do nothing, not even enter this vhost."""
         name = self.new_user()
-        self.broker.api("DELETE", f"/permissions/{self.broker.vhost}/{name}")
+        self._api("DELETE", f"/permissions/{self.broker.vhost}/{name}")
         return name
 
 
@@ -354,6 +374,7 @@ class Channel:
     ) -> None:
         """Declare an exchange; `alternate_exchange="x"` is the argument `alternate-exchange`."""
         flags = {"passive": passive, "durable": durable, "auto_delete": auto_delete, "internal": internal}
+        self.wire.scene.declared.append(m.ExchangeDelete(exchange))
         self.call(m.ExchangeDeclare(exchange, kind, **flags, arguments=_dashed(arguments)), exchange, kind)
 
     def delete_exchange(self, exchange: str, *, if_unused: bool = False) -> None:
@@ -374,7 +395,9 @@ class Channel:
         flags = {"passive": passive, "durable": durable, "exclusive": exclusive, "auto_delete": auto_delete}
         table = {f"x-{name}": value for name, value in _dashed(arguments).items()}
         answer = self.call(m.QueueDeclare(queue, **flags, arguments=table), queue)
-        return answer.queue if isinstance(answer, m.QueueDeclareOk) else queue
+        name = answer.queue if isinstance(answer, m.QueueDeclareOk) else queue
+        self.wire.scene.declared.append(m.QueueDelete(name))
+        return name
 
     def count(self, queue: str) -> None:
         """Record how many messages and consumers a queue has. What it did before has reached us then."""
@@ -460,6 +483,10 @@ class Channel:
             self.note(step, self.plain(event) if event else self.ending())
         return event.method.delivery_tag if event and isinstance(event.method, m.BasicGetOk) else 0
 
+    def last_headers(self) -> Mapping[str, Any]:
+        """The headers of what the last get brought."""
+        return {} if self.last is None else self.last.decoded().headers or {}
+
     def last_body(self) -> str | None:
         """The body that the last get brought."""
         return None if self.last is None else self.last.body.decode()
@@ -512,6 +539,7 @@ class Channel:
         """Wait as long as the broker thinks that this takes; not for the record."""
         tick = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "tick"}
         timer = f"timer-{milliseconds}"
+        self.wire.scene.declared += [m.QueueDelete("tick"), m.QueueDelete(timer)]
         self._call(m.QueueDeclare("tick"))
         self._call(m.QueueDeclare(timer, arguments={**tick, "x-message-ttl": milliseconds}))
         self.publish(timer, wait=False)
@@ -635,6 +663,9 @@ class Channel:
     def plain(self, event: MethodReceived) -> Plain:
         """An event for the record: name, fields, and the message if it has one."""
         names = self.wire.scene.names
+        if isinstance(event.method, m.BasicAck | m.BasicNack):
+            # A confirm; whether a single one says `multiple` is the broker's business.
+            return [event.method.wire_name(), {"delivery_tag": event.method.delivery_tag}]
         plain: list[Plain] = [event.method.wire_name(), plain_method(event.method, names)]
         if event.content is not None:
             plain.append(plain_properties(event.content.decoded(), names))

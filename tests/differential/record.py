@@ -64,7 +64,7 @@ class Names:
 
     def call(self, name: str, word: str) -> None:
         """From now on `name` is recorded as `<word>`."""
-        self._words[name] = f"<{word}>"
+        self._words = {name: f"<{word}>", **self._words}
 
     def text(self, text: str) -> str:
         """`text` without names that were made for this run or by this server."""

@@ -47,6 +47,7 @@ class EmbeddedServer(Server[RabbitMQ]):
     name = "embedded"
     variables = ("REDRIVE_TEST_EMBEDDED_URL", "REDRIVE_TEST_EMBEDDED_MANAGEMENT_URL")
     patience = 30.0
+    as_nobody = False  # it needs this Python and this source tree, which are its owner's alone
 
     @classmethod
     def find(cls) -> Path:

@@ -56,13 +56,14 @@ class Server(ABC, Generic[A]):
     name: ClassVar[str]
     variables: ClassVar[tuple[str, ...]]
     patience: ClassVar[float] = 120.0  # seconds that a start or a stop may take on a busy machine
+    as_nobody: ClassVar[bool] = True  # whether root starts it as an unprivileged user
 
     def __init__(self, home: Path, program: Path, holders: Path, lock: Path | None = None) -> None:
         self.home = home
         self.program = program
         self._holders = holders
         self._lock = lock
-        self._user = _unprivileged()
+        self._user = _unprivileged() if self.as_nobody else None
         home.mkdir(mode=0o700)
         if self._user:
             os.chown(home, *self._user)

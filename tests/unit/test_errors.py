@@ -88,3 +88,12 @@ def test_where_no_word_is_near_all_are_named() -> None:
 
 def test_an_error_keeps_the_words_it_was_given() -> None:
     assert str(SettingsError("store.url is missing")) == "store.url is missing"
+    assert str(SettingsError("größer als 5 µs … 🦊 'x' \\")) == "größer als 5 µs … 🦊 'x' \\"
+
+
+@pytest.mark.parametrize("char", [*map(chr, range(32)), "\x7f", "\x85", "\u2028", "\u2029", "\udce9"])
+def test_whatever_a_message_quotes_it_stands_on_one_line(char: str) -> None:
+    message = str(SettingsError(f"unknown setting 'a{char}b'"))
+    assert message.isprintable()
+    assert message.encode("unicode_escape").decode().startswith("unknown setting 'a\\\\")
+    assert message.endswith("b'")

@@ -2,6 +2,7 @@
 
 import random
 import tracemalloc
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from uuid import UUID
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from redrive.errors import FormatError
-from redrive.letters.headers import EMPTY, Headers, HeaderValue, Typed, pack, unpack
+from redrive.letters.headers import DEEPEST, EMPTY, Headers, HeaderValue, Typed, pack, unpack
 
 NAN = float("nan")
 NOON = datetime(2026, 2, 11, 12, 0, tzinfo=UTC)
@@ -344,9 +345,22 @@ def test_a_length_that_lies_costs_no_memory(data: bytes) -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="_extension copies the rest of the bytes at each level and keeps every copy"
-)
+@pytest.mark.parametrize(
+    "wrap", [lambda value: (value,), lambda value: Headers({"k": value}), lambda value: Typed("map", value)],
+    ids=["list", "table", "typed"],
+)  # fmt: skip
+def test_values_are_nested_as_deep_as_the_limit_and_no_deeper(
+    wrap: Callable[[HeaderValue], HeaderValue],
+) -> None:
+    value: HeaderValue = None
+    for _ in range(DEEPEST - 1):  # the headers themselves are the first level
+        value = wrap(value)
+    headers = Headers({"deep": value})
+    assert pack(unpack(pack(headers))) == pack(headers)
+    with pytest.raises(FormatError, match=f"nested deeper than {DEEPEST} levels"):
+        pack(Headers({"deep": wrap(value)}))
+
+
 def test_tables_within_tables_cost_no_more_than_a_few_times_their_bytes() -> None:
     data = msgspec.msgpack.encode(["a", b"x" * 200_000])
     for _ in range(400):

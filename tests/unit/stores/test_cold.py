@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import pytest
@@ -14,12 +15,28 @@ import zstandard
 from hypothesis import given, strategies as st
 
 from redrive.errors import FormatError, LetterInvalidError
-from redrive.letters import DeadLetter, Failure, Headers, Kind, Message, Origin, SystemState, Typed
-from redrive.stores.cold import pack_content, pack_failure, unpack_content, unpack_failure
+from redrive.letters import (
+    DeadLetter,
+    Failure,
+    Headers,
+    HeaderValue,
+    Kind,
+    Message,
+    Origin,
+    SystemState,
+    Typed,
+)
+from redrive.stores.cold import check_sum, pack_content, pack_failure, unpack_content, unpack_failure
 from redrive.testing import a_failure, a_letter
 
-PLAIN, ZSTD = b"\x00", b"\x01"
+PLAIN, ZSTD = b"\x02", b"\x03"
+START = 5  # the way and the checksum
 WAYS: list[Callable[[bytes], Any]] = [unpack_content, unpack_failure]
+
+
+def sealed(way: bytes, data: bytes) -> bytes:
+    """These bytes, with the checksum that fits them."""
+    return way + crc32(data).to_bytes(4) + data
 
 
 def content_of(letter: DeadLetter) -> dict[str, Any]:
@@ -142,7 +159,7 @@ def test_threads_may_pack_at_the_same_time() -> None:
 
 
 @pytest.mark.parametrize("unpack", WAYS)
-@pytest.mark.parametrize("number", [2, 3, 127, 255])
+@pytest.mark.parametrize("number", [0, 1, 4, 127, 255])
 def test_a_way_of_packing_that_is_not_known_asks_for_an_upgrade(
     unpack: Callable[[bytes], Any], number: int
 ) -> None:
@@ -157,14 +174,17 @@ def test_a_way_of_packing_that_is_not_known_asks_for_an_upgrade(
         b"",
         PLAIN,
         ZSTD,
-        PLAIN + b"\xff",
-        PLAIN + b"\x90",
-        PLAIN + b"\xc0",
-        PLAIN + b"\x91" * 5000,
-        PLAIN + b"\xdd\xff\xff\xff\xff",
-        ZSTD + b"no zstandard at all",
-        ZSTD + zstandard.compress(b"\xff\xff\xff"),
-        ZSTD + zstandard.compress(pack_content(FULL)[1:])[:-3],
+        PLAIN + b"\x00\x00\x00",
+        sealed(PLAIN, b""),
+        sealed(PLAIN, b"\xff"),
+        sealed(PLAIN, b"\x90"),
+        sealed(PLAIN, b"\xc0"),
+        sealed(PLAIN, b"\x91" * 5000),
+        sealed(PLAIN, b"\xdd\xff\xff\xff\xff"),
+        sealed(ZSTD, b""),
+        sealed(ZSTD, b"no zstandard at all"),
+        sealed(ZSTD, zstandard.compress(b"\xff\xff\xff")),
+        sealed(ZSTD, zstandard.compress(pack_content(FULL)[START:])[:-3]),
         b"SQLite format 3\x00",
     ],
 )
@@ -185,24 +205,38 @@ def test_content_cut_off_at_any_byte_is_refused() -> None:
 @given(st.binary(max_size=100), st.sampled_from([PLAIN, ZSTD, b""]))
 def test_any_bytes_are_a_letter_or_refused(unpack: Callable[[bytes], Any], data: bytes, way: bytes) -> None:
     with contextlib.suppress(FormatError):
-        unpack(way + data)
+        unpack(sealed(way, data))
 
 
-def test_any_flipped_bit_gives_a_letter_or_is_refused() -> None:
-    compressed = pack_content(with_body(b"abc" * 400))
+def test_any_flipped_bit_is_noticed() -> None:
+    compressed = pack_content(with_body(b"abc" * 800))
+    assert compressed[:1] == ZSTD
     for whole in (pack_content(FULL), compressed):
+        check_sum(whole)
         for bit in range(len(whole) * 8):
             flipped = bytearray(whole)
             flipped[bit // 8] ^= 1 << bit % 8
-            with contextlib.suppress(FormatError):
+            with pytest.raises(FormatError):
                 unpack_content(bytes(flipped))
+            if bit >= 8:
+                with pytest.raises(FormatError, match="has changed since it was written"):
+                    check_sum(bytes(flipped))
 
 
 def test_a_small_value_that_claims_to_be_huge_is_refused_before_it_is_expanded() -> None:
     claims = zstandard.ZstdCompressor().compressobj(size=2**40)
-    bomb = ZSTD + claims.compress(b"x") + b""
-    with pytest.raises(FormatError):
-        unpack_content(bomb + b"\x28\xb5\x2f\xfd")
+    bomb = claims.compress(b"x") + b"\x28\xb5\x2f\xfd"
+    with pytest.raises(FormatError, match="cannot be expanded"):
+        unpack_content(sealed(ZSTD, bomb))
+
+
+def test_headers_nested_too_deeply_are_refused_by_the_letters_name() -> None:
+    value: HeaderValue = "core"
+    for _ in range(200):
+        value = (value,)
+    letter = a_letter(message=Message(body=b"", correlation_id="c", headers=Headers({"deep": value})))
+    with pytest.raises(LetterInvalidError, match=f"letter {letter.id}: .* nested deeper than 128 levels"):
+        pack_content(letter)
 
 
 def test_a_header_that_cannot_be_stored_is_refused_by_the_letters_name() -> None:
@@ -214,9 +248,9 @@ def test_a_header_that_cannot_be_stored_is_refused_by_the_letters_name() -> None
 def test_fields_that_were_added_later_may_be_missing_in_what_was_written_before() -> None:
     letter = a_letter()
     short = msgspec.msgpack.encode((letter.key, (letter.message.body,), ("rabbitmq", "orders")))
-    found = unpack_content(PLAIN + short)
+    found = unpack_content(sealed(PLAIN, short))
     assert found["message"] == Message(body=letter.message.body)
     assert found["origin"] == Origin(transport="rabbitmq", source="orders")
     assert (found["system_state"], found["derived_from"]) == (None, None)
-    old = PLAIN + msgspec.msgpack.encode(("E", "text", letter.failure.at))
+    old = sealed(PLAIN, msgspec.msgpack.encode(("E", "text", letter.failure.at)))
     assert unpack_failure(old) == Failure(error_type="E", text="text", at=letter.failure.at)

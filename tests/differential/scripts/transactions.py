@@ -1,0 +1,172 @@
+"""What does a transaction hold back, and when does it let go? (AMQP.md 22, B7)
+
+The rule: what must not have happened yet is looked at through another channel.
+"""
+
+from tests.differential.client import Scene
+from tests.differential.differences import differs
+
+
+def published_messages_arrive_at_commit(scene: Scene) -> None:
+    wire = scene.connect()
+    tx, other = wire.channel(confirm=False), wire.channel()
+    tx.queue("work")
+    tx.tx()
+    tx.publish("work", "1")
+    tx.publish("work", "2")
+    tx.qos(0)
+    other.get("work")
+    tx.commit()
+    other.get("work", wait=True)
+    other.get("work", wait=True)
+
+
+def published_messages_are_forgotten_at_rollback(scene: Scene) -> None:
+    wire = scene.connect()
+    tx, other = wire.channel(confirm=False), wire.channel()
+    tx.queue("work")
+    tx.tx()
+    tx.publish("work", "1")
+    tx.rollback()
+    tx.commit()
+    other.get("work")
+
+
+def acknowledgements_take_effect_at_commit(scene: Scene) -> None:
+    wire = scene.connect()
+    tx, other = wire.channel(confirm=False), wire.channel()
+    tx.queue("work")
+    other.publish("work", "1")
+    tx.tx()
+    tx.ack(tx.get("work"))
+    tx.rollback()
+    tx.recover()
+    tx.ack(tx.get("work", wait=True))
+    tx.commit()
+    tx.recover()
+    other.get("work")
+
+
+@differs("last-death-headers")
+def a_rejection_is_a_death_at_commit_only(scene: Scene) -> None:
+    wire = scene.connect()
+    tx, other = wire.channel(confirm=False), wire.channel()
+    tx.queue("dead")
+    tx.queue("work", dead_letter_exchange="", dead_letter_routing_key="dead")
+    other.publish("work", "1")
+    tx.tx()
+    tag = tx.get("work")
+    tx.reject(tag)
+    tx.rollback()
+    other.get("dead")
+    tx.reject(tag)
+    tx.qos(0)
+    other.get("dead")
+    tx.commit()
+    other.get("dead", wait=True)
+
+
+@differs("last-death-headers")
+def at_commit_publishes_come_before_rejections(scene: Scene) -> None:
+    wire = scene.connect()
+    tx, other = wire.channel(confirm=False), wire.channel()
+    tx.queue("dead")
+    tx.queue("work", dead_letter_exchange="", dead_letter_routing_key="dead")
+    other.publish("work", "rejected")
+    tx.tx()
+    tx.reject(tx.get("work"))
+    tx.publish("dead", "published")
+    tx.commit()
+    other.get("dead", wait=True)
+    other.get("dead", wait=True)
+
+
+def a_transaction_begins_again_after_each_commit(scene: Scene) -> None:
+    wire = scene.connect()
+    tx, other = wire.channel(confirm=False), wire.channel()
+    tx.queue("work")
+    tx.tx()
+    tx.tx()
+    tx.publish("work", "1")
+    tx.commit()
+    tx.publish("work", "2")
+    tx.close()
+    other.get("work", wait=True)
+    other.get("work")
+
+
+def commit_and_rollback_need_a_transactional_channel(scene: Scene) -> None:
+    wire = scene.connect()
+    wire.channel(confirm=False).commit()
+    wire.channel(confirm=False).rollback()
+
+
+def confirms_and_transactions_exclude_each_other(scene: Scene) -> None:
+    wire = scene.connect()
+    ch = wire.channel(confirm=False)
+    ch.tx()
+    ch.confirm()
+    ch = wire.channel()
+    ch.confirm()
+    ch.tx()
+
+
+def an_unroutable_mandatory_message_is_returned_at_commit(scene: Scene) -> None:
+    ch = scene.channel(confirm=False)
+    ch.tx()
+    ch.publish("nowhere", "1", mandatory=True)
+    ch.publish("nowhere", "2", mandatory=True)
+    ch.rollback()
+    ch.publish("nowhere", "3", mandatory=True)
+    ch.qos(0)
+    ch.commit()
+    ch.arrivals(1)
+
+
+def a_missing_exchange_is_noticed_at_publish(scene: Scene) -> None:
+    ch = scene.channel(confirm=False)
+    ch.tx()
+    ch.publish("key", "1", "missing")
+    ch.see_close("publish to a missing exchange")
+
+
+def the_route_is_decided_at_publish(scene: Scene) -> None:
+    wire = scene.connect()
+    tx, other = wire.channel(confirm=False), wire.channel()
+    for queue in ("early", "late"):
+        tx.queue(queue)
+    tx.exchange("all", "fanout")
+    tx.bind("early", "all")
+    tx.tx()
+    tx.publish("", "1", "all")
+    tx.qos(0)
+    other.bind("late", "all")
+    other.unbind("early", "all")
+    tx.commit()
+    other.get("early", wait=True)
+    other.get("late")
+
+
+def a_queue_that_refuses_fails_the_commit(scene: Scene) -> None:
+    wire = scene.connect()
+    tx, other = wire.channel(confirm=False), wire.channel()
+    tx.queue("work", max_length=1, overflow="reject-publish")
+    tx.tx()
+    tx.publish("work", "1")
+    tx.publish("work", "2")
+    tx.commit()
+    other.get("work")
+    other.get("work")
+
+
+def acknowledging_twice_in_a_transaction_is_an_error(scene: Scene) -> None:
+    wire = scene.connect()
+    tx, other = wire.channel(confirm=False), wire.channel()
+    tx.queue("work")
+    other.publish("work", "1")
+    tx.tx()
+    tag = tx.get("work")
+    tx.ack(tag)
+    tx.ack(tag)
+    tx.see_close("second acknowledgement")
+    other.get("work", wait=True)
