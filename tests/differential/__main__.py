@@ -18,7 +18,9 @@ from tests.services import Missing, Run, look_for
 
 def main() -> int:
     """Plays the scripts whose names hold the given text."""
-    parser = argparse.ArgumentParser(prog="python -m tests.differential", description="Shows the record of scripts.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.differential", description="Shows the record of scripts."
+    )
     parser.add_argument("--on", choices=[*BROKERS], default="rabbitmq", help="the broker")
     parser.add_argument("name", nargs="?", default="", help="a part of the scripts' names")
     arguments = parser.parse_args()

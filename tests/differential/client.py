@@ -505,9 +505,7 @@ class Channel:
         **arguments: object,
     ) -> str:
         """Start a consumer; `x_priority=5` is the argument `x-priority`. Its tag, if it started."""
-        method = m.BasicConsume(
-            queue, tag, no_ack=no_ack, exclusive=exclusive, arguments=_dashed(arguments)
-        )
+        method = m.BasicConsume(queue, tag, no_ack=no_ack, exclusive=exclusive, arguments=_dashed(arguments))
         answer = self.call(method, queue, tag)
         return answer.consumer_tag if isinstance(answer, m.BasicConsumeOk) else tag
 
@@ -573,8 +571,9 @@ class Channel:
         """Record the next deliveries, of one consumer if `tag` says so; their delivery tags."""
         events = self._collect(
             count,
-            lambda event: isinstance(event.method, m.BasicDeliver)
-            and (tag is None or event.method.consumer_tag == tag),
+            lambda event: (
+                isinstance(event.method, m.BasicDeliver) and (tag is None or event.method.consumer_tag == tag)
+            ),
         )
         self.note(f"{count} deliveries{f' to {tag}' if tag else ''}", [self.plain(event) for event in events])
         return [event.method.delivery_tag for event in events if isinstance(event.method, m.BasicDeliver)]
@@ -705,4 +704,3 @@ class Channel:
 def _dashed(arguments: Mapping[str, object]) -> dict[str, object]:
     """`{"message_ttl": 50}` as the wire spells it."""
     return {name.replace("_", "-"): value for name, value in arguments.items()}
-

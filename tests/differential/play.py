@@ -4,6 +4,7 @@ The one rule: whatever happens, the record up to there is kept; a script that wa
 that says for what. This file does not know which broker it is, nor what the record is compared with.
 """
 
+import re
 from collections.abc import Callable
 
 from tests.differential.client import NothingCameError, Scene
@@ -24,4 +25,4 @@ def play(script: Callable[[Scene], None], broker: RabbitMQ, *, by_the_page: bool
 def version_of(broker: RabbitMQ) -> tuple[int, ...]:
     """Which RabbitMQ it is, for example (3, 10, 8)."""
     version: str = broker.api("GET", "/overview")["rabbitmq_version"]
-    return tuple(int(part) for part in version.split("-")[0].split("+")[0].split(".") if part.isdigit())
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])

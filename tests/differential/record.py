@@ -24,7 +24,7 @@ from redrive.amqp.methods import Method
 from redrive.amqp.properties import BasicProperties
 from redrive.amqp.values import DecimalValue, Float32, RawStr, WireInt
 
-Plain: TypeAlias = "None | bool | int | float | str | list[Plain] | dict[str, Plain]"
+Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
 
 _CODES: Mapping[type, str] = {
     bool: "t",
@@ -70,7 +70,11 @@ class Names:
         """`text` without names that were made for this run or by this server."""
         for name, word in self._words.items():
             text = text.replace(name, word)
-        text = text.replace(f"user '{self._user}'", "user '<user>'").replace(f"user was '{self._user}'", "user was '<user>'").replace("vhost '/'", "vhost '<vhost>'")
+        text = (
+            text.replace(f"user '{self._user}'", "user '<user>'")
+            .replace(f"user was '{self._user}'", "user was '<user>'")
+            .replace("vhost '/'", "vhost '<vhost>'")
+        )
         text = re.sub(r"amq\.rabbitmq\.reply-to\.[\w+/=.\-]+", "<reply-to>", text)
         return re.sub(r"amq\.(gen|ctag)-[\w\-]{22}", self._number, text)
 

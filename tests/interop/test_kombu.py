@@ -32,6 +32,7 @@ def _queue(channel: Any, name: str, **arguments: Any) -> Any:
     """Exclusive, so that it goes with the connection."""
     table = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
     queue = kombu.Queue(name, durable=False, exclusive=True, queue_arguments=table)(channel)
+    queue.auto_delete = False  # kombu adds it to exclusive queues
     queue.declare()
     return queue
 
@@ -39,7 +40,12 @@ def _queue(channel: Any, name: str, **arguments: Any) -> Any:
 def _next(connection: Any, queue: Any) -> Any:
     """The next message, whenever it comes."""
     found: list[Any] = []
-    with kombu.Consumer(queue.channel, queues=[queue], callbacks=[lambda _body, message: found.append(message)]):
+    with kombu.Consumer(
+        queue.channel,
+        queues=[queue],
+        callbacks=[lambda _body, message: found.append(message)],
+        auto_declare=False,
+    ):
         _until(connection, lambda: bool(found))
     return found[0]
 
@@ -76,7 +82,7 @@ def test_a_consumer_gets_messages_in_order(connection: Any, channel: Any, unique
         found.append(body)
         message.ack()
 
-    with kombu.Consumer(channel, queues=[queue], callbacks=[on_message]):
+    with kombu.Consumer(channel, queues=[queue], callbacks=[on_message], auto_declare=False):
         _until(connection, lambda: len(found) == 3)
 
     assert found == [1, 2, 3]
@@ -195,7 +201,11 @@ def test_no_more_is_delivered_than_the_prefetch_allows(connection: Any, channel:
         kombu.Producer(channel).publish(number, routing_key=queue.name)
     found: list[Any] = []
     with kombu.Consumer(
-        channel, queues=[queue], callbacks=[lambda _body, message: found.append(message)], prefetch_count=2
+        channel,
+        queues=[queue],
+        callbacks=[lambda _body, message: found.append(message)],
+        prefetch_count=2,
+        auto_declare=False,
     ):
         _until(connection, lambda: len(found) == 2)
         assert queue.queue_declare(passive=True).message_count == 1

@@ -59,7 +59,9 @@ def _next(channel: BlockingChannel, queue: str) -> tuple[Any, Any, bytes]:
 
 
 def test_a_message_is_published_and_got(channel: BlockingChannel, queue: str) -> None:
-    properties = pika.BasicProperties(content_type="text/plain", headers={"n": 1, "s": "text", "list": [1, "a"]})
+    properties = pika.BasicProperties(
+        content_type="text/plain", headers={"n": 1, "s": "text", "list": [1, "a"]}
+    )
     channel.basic_publish("", queue, b"body", properties)
 
     method, found, body = channel.basic_get(queue, auto_ack=True)
@@ -118,7 +120,9 @@ def test_an_unroutable_mandatory_message_comes_back(channel: BlockingChannel, un
     assert returned.body == b"body"
 
 
-def test_a_transaction_takes_effect_at_commit_and_not_at_rollback(channel: BlockingChannel, queue: str) -> None:
+def test_a_transaction_takes_effect_at_commit_and_not_at_rollback(
+    channel: BlockingChannel, queue: str
+) -> None:
     channel.tx_select()
     channel.basic_publish("", queue, b"lost")
     channel.tx_rollback()
@@ -214,7 +218,9 @@ def test_no_more_is_delivered_than_the_prefetch_allows(channel: BlockingChannel,
         channel.basic_publish("", queue, body)
     tags: list[int] = []
     channel.basic_qos(prefetch_count=2)
-    channel.basic_consume(queue, lambda _channel, method, _properties, _body: tags.append(method.delivery_tag))
+    channel.basic_consume(
+        queue, lambda _channel, method, _properties, _body: tags.append(method.delivery_tag)
+    )
     _until(channel, lambda: len(tags) == 2)
 
     assert channel.queue_declare(queue, passive=True).method.message_count == 1

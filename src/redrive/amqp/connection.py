@@ -288,7 +288,7 @@ class Connection:
             raise _not_open(channel, state, method)
         if isinstance(method, m.ChannelOpen) and channel > (self.limits.channel_max or CHANNEL_MAX):
             text = f"channel {channel} is above the negotiated channel_max ({self.limits.channel_max})"
-            raise HardError(ReplyCode.NOT_ALLOWED, text, class_id, method_id)
+            raise HardError(ReplyCode.NOT_ALLOWED, text)
         if isinstance(method, m.ChannelClose) and sender is self.peer:
             self._must_answer.add(channel)
         self._set_channel(channel, step)

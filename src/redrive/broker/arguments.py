@@ -14,19 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from redrive.amqp.errors import ReplyCode, SoftError
-from redrive.amqp.values import (
-    DecimalValue,
-    FieldTable,
-    Float32,
-    Int8,
-    Int16,
-    Int32,
-    RawStr,
-    Timestamp,
-    UInt8,
-    UInt16,
-    UInt32,
-)
+from redrive.amqp.values import FieldTable, Timestamp
+from redrive.broker.erlang import erlang_string, erlang_term, octets, shown, type_name
 
 QueueType: TypeAlias = Literal["classic", "quorum"]
 Overflow: TypeAlias = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
@@ -142,81 +131,6 @@ class Declared:
     internal: bool = False
 
 
-# --- How Erlang prints a value ----------------------------------------------------------------------------
-
-_WIRE_TYPES: Final = (
-    bool,
-    Int8,
-    UInt8,
-    Int16,
-    UInt16,
-    Int32,
-    UInt32,
-    Timestamp,
-    int,
-    Float32,
-    float,
-    DecimalValue,
-)
-_OTHER_TYPES: Final = (str, RawStr, bytes, dict, list, tuple, type(None))
-_NAMES: Final = _words(
-    "bool byte unsignedbyte short unsignedshort signedint unsignedint timestamp long float double decimal"
-    " longstr longstr binary table array array void"
-)
-_TYPE_NAMES: Final[Mapping[type, str]] = dict(zip(_WIRE_TYPES + _OTHER_TYPES, _NAMES, strict=True))
-_ESCAPES: Final = {
-    ord(char): f"\\{name}" for char, name in zip('"\\\n\r\t\v\b\f\x1b', '"\\nrtvbfe', strict=True)
-}
-
-
-def type_name(value: object) -> str:
-    """What RabbitMQ calls the wire type of `value`."""
-    return next(_TYPE_NAMES[kind] for kind in type(value).__mro__ if kind in _TYPE_NAMES)
-
-
-def erlang_string(text: str) -> str:
-    """`text` as Erlang prints a list of characters: quoted, or as numbers where one of them cannot be shown."""
-    if text and all(32 <= code < 127 or 160 <= code < 256 or code in _ESCAPES for code in map(ord, text)):
-        return f'"{text.translate(_ESCAPES)}"'
-    return f"[{','.join(str(ord(char)) for char in text)}]"
-
-
-def erlang_binary(raw: bytes) -> str:
-    """`raw` as Erlang prints a binary."""
-    text = raw.decode("utf-8", "replace")
-    if raw and (text.isascii() or text.isprintable()) and "\ufffd" not in text and "\0" not in text:
-        return f'<<"{text.translate(_ESCAPES)}"{"" if text.isascii() else "/utf8"}>>'
-    return f"<<{','.join(map(str, raw))}>>"
-
-
-def erlang_term(value: Any) -> str:
-    """A value of a field table as Erlang prints it."""
-    match value:
-        case None:
-            return "undefined"
-        case bool():
-            return str(value).lower()
-        case str() | bytes():
-            return erlang_binary(_octets(value))
-        case Mapping():
-            return f"[{','.join(f'{{{erlang_term(k)},{type_name(v)},{erlang_term(v)}}}' for k, v in value.items())}]"
-        case DecimalValue():
-            return f"{{{value.scale},{value.value}}}"
-        case list() | tuple():
-            return f"[{','.join(f'{{{type_name(each)},{erlang_term(each)}}}' for each in value)}]"
-        case _:
-            return str(int(value)) if isinstance(value, int) else repr(float(value))
-
-
-def _octets(value: str | bytes) -> bytes:
-    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else bytes(value)
-
-
-def _text(value: Any) -> str:
-    """A string as it is, anything else as a term."""
-    return _octets(value).decode("utf-8", "replace") if isinstance(value, str | bytes) else erlang_term(value)
-
-
 # --- The reasons why a value is wrong ---------------------------------------------------------------------
 
 
@@ -256,7 +170,7 @@ def _queue_type(value: Any) -> str | None:
     # RabbitMQ 4 takes the two spellings of nothing for its default.
     known = value in {"classic", "quorum", "", "undefined"}
     return _of_type("longstr")(value) or (
-        None if known else erlang_string(f"unsupported queue type '{_text(value)}'")
+        None if known else erlang_string(f"unsupported queue type '{shown(value)}'")
     )
 
 
@@ -392,7 +306,7 @@ def _check_exchange_name(arguments: FieldTable, key: str, place: str) -> str | N
         return None
     if (kind := type_name(arguments[key])) != "longstr":
         raise refused(f"invalid type '{kind}' for arg '{key}' in {place}")
-    return _text(arguments[key])
+    return shown(arguments[key])
 
 
 def check_equivalent(kind: Kind, name: str, vhost: str, existing: Declared, requested: Declared) -> None:
@@ -404,7 +318,7 @@ def check_equivalent(kind: Kind, name: str, vhost: str, existing: Declared, requ
     for each in fields:
         old, new = getattr(existing, each), getattr(requested, each)
         if old != new:
-            raise _differs(each, place, f"'{_text(new)}'", f"'{_text(old)}'")
+            raise _differs(each, place, f"'{shown(new)}'", f"'{shown(old)}'")
     default: FieldTable = {} if kind == "exchange" else {"x-queue-type": "classic"}
     before, after = {**default, **existing.arguments}, {**default, **requested.arguments}
     keys = ("alternate-exchange",) if kind == "exchange" else _QUEUE_ARGUMENTS[queue_type_of(before)]
@@ -412,7 +326,7 @@ def check_equivalent(kind: Kind, name: str, vhost: str, existing: Declared, requ
         if key in before and key in after:
             # Compared as terms: to Python 1 equals True and 1.0, to Erlang it does not.
             if erlang_term(before[key]) != erlang_term(after[key]):
-                raise _differs(key, place, f"'{_text(after[key])}'", f"'{_text(before[key])}'")
+                raise _differs(key, place, f"'{shown(after[key])}'", f"'{shown(before[key])}'")
         elif key in before or key in after:
             raise _differs(key, place, _typed(after, key), _typed(before, key))
 
@@ -424,7 +338,7 @@ def _differs(key: str, place: str, new: str, old: str) -> SoftError:
 def _typed(arguments: FieldTable, key: str) -> str:
     if key not in arguments:
         return "none"
-    return f"the value '{_text(arguments[key])}' of type '{type_name(arguments[key])}'"
+    return f"the value '{shown(arguments[key])}' of type '{type_name(arguments[key])}'"
 
 
 # --- Consumers and messages -------------------------------------------------------------------------------
@@ -451,7 +365,7 @@ def consumer_arguments(
 
 def parse_expiration(text: bytes | str) -> int:
     """A message's own time to live in milliseconds."""
-    raw = _octets(text).decode("latin-1")  # Erlang counts octets here
+    raw = octets(text).decode("latin-1")  # Erlang counts octets here
     found = re.match(r"[+-]?[0-9]+", raw)
     if not found:
         reason: str | None = "no_integer"
@@ -461,7 +375,7 @@ def parse_expiration(text: bytes | str) -> int:
         reason = _CHECKS["x-message-ttl"](int(raw))
         if not reason:
             return int(raw)
-    raise refused(f"invalid expiration '{_text(text)}': {reason}")
+    raise refused(f"invalid expiration '{shown(text)}': {reason}")
 
 
 def check_user_id(claimed: str | None, user: str, tags: Iterable[str] = ()) -> None:
@@ -487,5 +401,5 @@ def _keys_in(headers: FieldTable, header: str) -> tuple[str, ...]:
     if header in headers and type_name(value) != "array":
         raise refused(f'invalid message: {{unacceptable_type_in_header,"{header}",{type_name(value)}}}')
     return tuple(
-        _octets(key).decode("utf-8", "surrogateescape") for key in value if type_name(key) == "longstr"
+        octets(key).decode("utf-8", "surrogateescape") for key in value if type_name(key) == "longstr"
     )

@@ -36,6 +36,7 @@ class Channel:
         self.number = number
         self.is_open = True
         self.next_tag = 1
+        self.last_queue: str | None = None  # what an empty queue name means
         self.unacked: dict[int, Unacked] = {}  # by delivery tag, in order
         self.consumers: dict[str, Consumer] = {}
         self.prefetch = 0  # for the whole channel (global qos); 0: no limit
@@ -128,12 +129,13 @@ class Channel:
     def _return(self, message: Message) -> None:
         self.send_content(m.BasicReturn(312, "NO_ROUTE", message.exchange, message.keys[0]), message)
 
-    def send_content(self, method: m.Method, message: Message) -> None:
-        """A method with a message behind it."""
+    def send_content(self, method: m.Method, message: Message, header: bytes | None = None) -> None:
+        """A method with a message behind it, under its own header or another."""
         session = self.session
         body = message.body if message.body is not None else session.broker.body_of(message)
+        properties = (header or message.header)[PROPERTIES_AT:]
         session.write(method_frame(self.number, encode(method)))
-        session.write(content_frames(self.number, message.properties, body, session.frame_max))
+        session.write(content_frames(self.number, properties, body, session.frame_max))
 
     def confirm(self, durable: int) -> None:
         """Tell the publisher about everything that is safe by now."""
@@ -177,6 +179,8 @@ class Channel:
                 queue.ground.forget(queue, entry)
             if not queue.is_dirty and queue.line:
                 mark(queue)
+        if self.prefetch:
+            self._mark_all()
 
     def _acknowledge_one(self, tag: int) -> None:
         if tag == 0:
@@ -185,23 +189,23 @@ class Channel:
 
     def settle(self, tag: int, *, multiple: bool, verdict: str) -> None:
         """Acknowledge, reject or give back one delivery, or all up to it. `verdict`: ack, reject, requeue, return."""
-        tags = self._tags(tag, multiple=multiple, method=_SETTLING[verdict])
+        tags = self._tags(tag, multiple=multiple)
         if self.transaction is not None:
             self.transaction.settles.append((tags, verdict))
             self.transaction.tags.update(tags)
             return
         self.settle_all(tags, verdict)
 
-    def _tags(self, tag: int, *, multiple: bool, method: int) -> list[int]:
+    def _tags(self, tag: int, *, multiple: bool) -> list[int]:
         taken = self.transaction.tags if self.transaction is not None else frozenset()
         if multiple:
             found = [known for known in self.unacked if known <= tag or tag == 0]
             found = [known for known in found if known not in taken]
             if not found and tag != 0:
-                raise SoftError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}", 60, method)
+                raise SoftError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
             return found
         if tag not in self.unacked or tag in taken:
-            raise SoftError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}", 60, method)
+            raise SoftError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
         return [tag]
 
     def settle_all(self, tags: list[int], verdict: str) -> None:
@@ -222,6 +226,13 @@ class Channel:
             if not queue.is_deleted:
                 queue.dispatch(self.session.now)
                 queue.trim()
+        if self.prefetch:
+            self._mark_all()
+
+    def _mark_all(self) -> None:
+        """Room that the channel's consumers share has become free: any of their queues may use it."""
+        for consumer in self.consumers.values():
+            self.session.broker.mark(consumer.queue)
 
     def _release(self, entry: Entry, queue: Queue, consumer: Consumer | None) -> None:
         queue.unacked -= 1
@@ -269,9 +280,6 @@ class Channel:
         for consumer in consumers:
             session.vhost.consumer_left(consumer.queue)
         session.broker.confirming.discard(self)
-
-
-_SETTLING = {"ack": 80, "reject": 90, "requeue": 120, "return": 90}
 
 
 class Transaction:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Final
 
 from redrive.amqp.hot import DeliverWriter
+from redrive.amqp.properties import read_headers, replace_fields
 from redrive.broker.message import Entry
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Consumer:
         body = message.body
         if body is None:
             body = channel.session.broker.body_of(message)
-        header = message.header if not entry.deliveries else queue_header(entry)
+        header = message.header if not entry.deliveries else header_of(entry)
         channel.session.write(self._writer.frames(tag, entry.redelivered, message.route, header, body))
         stats = queue.stats
         stats.delivered += 1
@@ -79,11 +80,11 @@ class Consumer:
             channel.unacked[tag] = (entry, queue, self)
 
 
-def queue_header(entry: Entry) -> bytes:
-    """The content header with x-delivery-count, as quorum queues tell redeliveries (AMQP.md 21)."""
-    from redrive.amqp.properties import read_headers, replace_fields  # noqa: PLC0415  off the hot path
-
+def header_of(entry: Entry) -> bytes:
+    """The content header, with x-delivery-count where a quorum queue has counted (AMQP.md 21)."""
     message = entry.message
+    if not entry.deliveries:
+        return message.header
     headers = dict(read_headers(message.properties))
     headers["x-delivery-count"] = entry.deliveries
     return message.header[:12] + replace_fields(message.properties, headers=headers)

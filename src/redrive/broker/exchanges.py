@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from redrive.amqp.errors import ReplyCode, SoftError
 from redrive.amqp.table import encode_table, encode_value
+from redrive.broker.erlang import erlang_binary, erlang_term, type_name
 
 Destination: TypeAlias = Hashable
 Headers: TypeAlias = Callable[[], Mapping[str, object]]
@@ -314,8 +315,13 @@ class _Headers:
 
 
 def _check_x_match(arguments: Mapping[str, object]) -> None:
-    if (how := arguments.get(_X_MATCH, "all")) not in _X_MATCHES:
-        text = f"Invalid x-match field value {how!r}; expected all, any, all-with-x, or any-with-x"
+    how = arguments.get(_X_MATCH, "all")
+    if not isinstance(how, str):
+        text = f"Invalid x-match field type {type_name(how)} (value {erlang_term(how)}); expected longstr"
+        raise SoftError(ReplyCode.PRECONDITION_FAILED, text)
+    if how not in _X_MATCHES:
+        shown = erlang_binary(how.encode())
+        text = f"Invalid x-match field value {shown}; expected all, any, all-with-x, or any-with-x"
         raise SoftError(ReplyCode.PRECONDITION_FAILED, text)
 
 

@@ -13,10 +13,10 @@ from redrive.amqp import methods as m
 from redrive.amqp.errors import HardError, ReplyCode, SoftError
 from redrive.broker.arguments import Declared, check_exchange, check_server_named, consumer_arguments
 from redrive.broker.channel import Channel, Transaction
-from redrive.broker.consumer import Consumer
+from redrive.broker.consumer import Consumer, header_of
 from redrive.broker.exchanges import Exchange
 from redrive.broker.queue import Queue
-from redrive.broker.vhost import REPLY_TO
+from redrive.broker.vhost import PREDECLARED, REPLY_TO
 
 _RESERVED: Final = "amq."
 
@@ -31,7 +31,7 @@ def _answer(channel: Channel, method: Any, reply: m.Method) -> None:
 
 def exchange_declare(channel: Channel, method: m.ExchangeDeclare) -> None:
     """Make an exchange, or see whether it is there."""
-    session, name = channel.session, method.exchange
+    session, name = channel.session, _one_line(method.exchange)
     vhost = session.vhost
     if method.passive:
         _no_default(name)
@@ -65,11 +65,12 @@ def exchange_declare(channel: Channel, method: m.ExchangeDeclare) -> None:
 
 def exchange_delete(channel: Channel, method: m.ExchangeDelete) -> None:
     """Delete an exchange; one that is not there is as good as deleted."""
-    session, name = channel.session, method.exchange
+    session, name = channel.session, _one_line(method.exchange)
     _no_default(name)
     session.check("configure", "exchange", name)
-    if name.startswith(_RESERVED):
-        raise SoftError(ReplyCode.ACCESS_REFUSED, f"exchange name '{name}' contains reserved prefix 'amq.*'")
+    if name in PREDECLARED:
+        text = f"deletion of system exchange '{name}' in vhost '{session.vhost.name}' not allowed"
+        raise SoftError(ReplyCode.ACCESS_REFUSED, text)
     session.vhost.delete_exchange(name, if_unused=method.if_unused)
     session.hold_for_durability()
     _answer(channel, method, m.ExchangeDeleteOk())
@@ -111,12 +112,13 @@ def _no_default(name: str) -> None:
 def queue_declare(channel: Channel, method: m.QueueDeclare) -> None:
     """Make a queue, or see whether it is there."""
     session, vhost = channel.session, channel.session.vhost
-    name = method.queue
+    name = _one_line(method.queue)
     if name == REPLY_TO or name.startswith(REPLY_TO + "."):
-        _answer(channel, method, m.QueueDeclareOk(name, 0, int(_replies_are_taken(channel, name))))
+        _check_replies(channel, name)
+        _answer(channel, method, m.QueueDeclareOk(name, 0, 1))
         return
     if method.passive:
-        queue = session.queue(name or session.last_queue)
+        queue = session.queue(name)
         _declared(channel, method, queue)
         return
     if not name:
@@ -141,17 +143,29 @@ def queue_declare(channel: Channel, method: m.QueueDeclare) -> None:
 
 
 def _declared(channel: Channel, method: m.QueueDeclare, queue: Queue) -> None:
-    channel.session.last_queue = queue.name
+    channel.last_queue = queue.name
     _answer(channel, method, m.QueueDeclareOk(queue.name, queue.ready, len(queue.consumers)))
 
 
-def _replies_are_taken(channel: Channel, name: str) -> bool:
-    broker = channel.session.broker
-    if name == REPLY_TO:
-        return channel.reply_consumer is not None
-    if broker.reply_channel(name[len(REPLY_TO) + 1 :]) is None:
+def _check_replies(channel: Channel, name: str) -> None:
+    """404 unless somebody takes replies under this name."""
+    token = name[len(REPLY_TO) + 1 :]
+    if token and channel.session.broker.reply_channel(token) is None:
         raise SoftError(ReplyCode.NOT_FOUND, f"no queue '{name}' in vhost '{channel.session.vhost.name}'")
-    return True
+
+
+def _queue_name(channel: Channel, name: str) -> str:
+    """The name; an empty one means the queue that was last declared on this channel."""
+    if name:
+        return _one_line(name)
+    if channel.last_queue is None:
+        raise SoftError(ReplyCode.NOT_FOUND, "no previously declared queue")
+    return channel.last_queue
+
+
+def _one_line(name: str) -> str:
+    """RabbitMQ takes line breaks out of names."""
+    return name.replace("\r", "").replace("\n", "") if "\r" in name or "\n" in name else name
 
 
 def queue_bind(channel: Channel, method: m.QueueBind) -> None:
@@ -163,29 +177,32 @@ def queue_bind(channel: Channel, method: m.QueueBind) -> None:
 
 
 def queue_unbind(channel: Channel, method: m.QueueUnbind) -> None:
-    """Unbind a queue from an exchange."""
-    queue, source, key = _queue_and_source(channel, method)
-    channel.session.vhost.unbind(source, queue, key, dict(method.arguments))
+    """Unbind a queue from an exchange; what is not there is as good as unbound."""
+    vhost = channel.session.vhost
+    known = _queue_name(channel, method.queue) in vhost.queues and _one_line(method.exchange) in vhost.exchanges
+    if known or not method.exchange:
+        queue, source, key = _queue_and_source(channel, method)
+        vhost.unbind(source, queue, key, dict(method.arguments))
     channel.session.hold_for_durability()
     _answer(channel, method, m.QueueUnbindOk())
 
 
 def _queue_and_source(channel: Channel, method: m.QueueBind | m.QueueUnbind) -> tuple[Queue, Exchange, str]:
     session = channel.session
-    name, key = method.queue, method.routing_key
-    if not name:
-        name = session.last_queue
+    name, key = _queue_name(channel, method.queue), method.routing_key
+    if not method.queue:
         key = key or name
     session.check("write", "queue", name)
-    _no_default(method.exchange)
-    session.check("read", "exchange", method.exchange)
-    return session.queue(name), session.vhost.exchange(method.exchange), key
+    exchange = _one_line(method.exchange)
+    _no_default(exchange)
+    session.check("read", "exchange", exchange)
+    return session.queue(name), session.vhost.exchange(exchange), key
 
 
 def queue_purge(channel: Channel, method: m.QueuePurge) -> None:
     """Drop what is ready."""
     session = channel.session
-    name = method.queue or session.last_queue
+    name = _queue_name(channel, method.queue)
     session.check("read", "queue", name)
     _answer(channel, method, m.QueuePurgeOk(session.queue(name).purge()))
 
@@ -193,7 +210,7 @@ def queue_purge(channel: Channel, method: m.QueuePurge) -> None:
 def queue_delete(channel: Channel, method: m.QueueDelete) -> None:
     """Delete a queue; one that is not there is as good as deleted."""
     session = channel.session
-    name = method.queue or session.last_queue
+    name = _queue_name(channel, method.queue)
     session.check("configure", "queue", name)
     if name not in session.vhost.queues:
         _answer(channel, method, m.QueueDeleteOk(0))
@@ -228,7 +245,7 @@ def basic_qos(channel: Channel, method: m.BasicQos) -> None:
 def basic_consume(channel: Channel, method: m.BasicConsume) -> None:
     """A consumer comes."""
     session = channel.session
-    name = method.queue or session.last_queue
+    name = _queue_name(channel, method.queue)
     tag = method.consumer_tag
     if tag and tag in channel.consumers:
         raise HardError(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
@@ -245,9 +262,12 @@ def basic_consume(channel: Channel, method: m.BasicConsume) -> None:
         queue_type=queue.declared.queue_type,
         exclusive=method.exclusive,
     )
-    if queue.exclusive_consumer or (method.exclusive and queue.consumers):
-        text = f"queue '{name}' in vhost '{session.vhost.name}' in exclusive use"
-        raise SoftError(ReplyCode.ACCESS_REFUSED, text)
+    where = f"queue '{name}' in vhost '{session.vhost.name}'"
+    if queue.options.queue_type == "quorum" and channel.prefetch:
+        raise HardError(ReplyCode.NOT_IMPLEMENTED, f"{where} does not support global qos")
+    alone = method.exclusive and (queue.consumers or queue.options.single_active_consumer)
+    if queue.exclusive_consumer or alone:
+        raise SoftError(ReplyCode.ACCESS_REFUSED, f"{where} in exclusive use")
     consumer = Consumer(
         channel,
         queue,
@@ -288,7 +308,7 @@ def basic_cancel(channel: Channel, method: m.BasicCancel) -> None:
 def basic_get(channel: Channel, method: m.BasicGet) -> None:
     """One message, if there is one."""
     session = channel.session
-    name = method.queue or session.last_queue
+    name = _queue_name(channel, method.queue)
     session.check("read", "queue", name)
     queue = session.queue(name)
     queue.idle_since = session.now
@@ -302,7 +322,8 @@ def basic_get(channel: Channel, method: m.BasicGet) -> None:
     channel.next_tag += 1
     session.broker.load(message)
     exchange, key = message.exchange, message.keys[0]
-    channel.send_content(m.BasicGetOk(tag, entry.redelivered, exchange, key, queue.ready), message)
+    header = header_of(entry)
+    channel.send_content(m.BasicGetOk(tag, entry.redelivered, exchange, key, queue.ready), message, header)
     if method.no_ack:
         queue.stats.got_no_ack += 1
         queue.ground.forget(queue, entry)

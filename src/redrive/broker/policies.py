@@ -19,8 +19,8 @@ from redrive.broker.arguments import (
     Kind,
     QueueOptions,
     QueueType,
-    erlang_binary,
 )
+from redrive.broker.erlang import erlang_binary
 from redrive.errors import RedriveError
 
 _Valid: TypeAlias = Callable[[Any], bool]

@@ -204,7 +204,7 @@ class Queue:
         if len(consumers) == 1 or self.options.single_active_consumer:
             return self._dispatch_to(consumers[0], now)
         for _ in range(_AT_ONCE):
-            consumer = self._next_consumer()
+            consumer = self._next_consumer() if line else None
             if consumer is None:
                 return False
             entry = self._pop(now)
@@ -254,8 +254,10 @@ class Queue:
         return best
 
     def take(self, now: int) -> Entry | None:
-        """The next entry, for `basic.get`."""
-        return self._pop(now)
+        """The next entry, for `basic.get`; what expires behind it goes as well."""
+        entry = self._pop(now)
+        self.expire(now)
+        return entry
 
     # --- coming back ---------------------------------------------------------------------------------------
 

@@ -70,7 +70,6 @@ class Session:
         self.publishes = False
         self.is_congested = False
         self.is_done = False  # everything has been said: close the socket once the outbox is empty
-        self.last_queue = ""
         self.hold_until = 0  # a place in the journal: nothing is sent before it is on disk
         self.opened_at = 0
         self.vhost: VHost = broker.no_vhost
@@ -127,6 +126,8 @@ class Session:
                         channels[number].ack_run(payload)
                         continue
                 except AmqpError as error:
+                    if not error.class_id:
+                        error.class_id, error.method_id = 60, 40 if kind == CONTENT else 80
                     self._fail(number, error)
                     continue
             for frame in expand(item):
@@ -193,9 +194,9 @@ class Session:
     def _on_connection(self, method: m.Method) -> None:
         match method:
             case m.ConnectionStartOk():
-                self._log_in(method)
-                limits = self.broker.limits
-                self.send(m.ConnectionTune(limits.channel_max, limits.frame_max, limits.heartbeat))
+                if self._log_in(method):
+                    limits = self.broker.limits
+                    self.send(m.ConnectionTune(limits.channel_max, limits.frame_max, limits.heartbeat))
             case m.ConnectionOpen():
                 self._enter(method.virtual_host)
                 self.send(m.ConnectionOpenOk())
@@ -212,7 +213,8 @@ class Session:
             case _:
                 pass
 
-    def _log_in(self, answer: m.ConnectionStartOk) -> None:
+    def _log_in(self, answer: m.ConnectionStartOk) -> bool:
+        """Whether the client is who it says."""
         self.client_properties = dict(answer.client_properties)
         abilities = self.client_properties.get("capabilities")
         abilities = abilities if isinstance(abilities, dict) else {}
@@ -220,18 +222,28 @@ class Session:
         self.wants_blocked = bool(abilities.get("connection.blocked"))
         mechanism = answer.mechanism
         if mechanism.encode() not in self.broker.mechanisms(self).split():
-            raise HardError(ReplyCode.NOT_IMPLEMENTED, f"unknown authentication mechanism '{mechanism}'")
+            self._hang_up(f"unknown authentication mechanism '{mechanism}'")
+            return False
         if mechanism == EXTERNAL:
             credentials = Credentials(self.certificate_user or "")
         else:
             credentials = decode_response(mechanism, answer.response)
         if not self.broker.may_log_in(credentials, self, external=mechanism == EXTERNAL):
             text = f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
-            raise HardError(ReplyCode.ACCESS_REFUSED, text)
+            if abilities.get("authentication_failure_close"):
+                self._fail(0, HardError(ReplyCode.ACCESS_REFUSED, text))
+            else:
+                self._hang_up(text)  # the client would not understand a close so early
+            return False
         self.user = credentials.username
         self.mechanism = mechanism
         user = self.broker.users.get(self.user)
         self.tags = user.tags if user is not None else ()
+        return True
+
+    def _hang_up(self, why: str) -> None:
+        self.broker.log.warning("connection %s closed: %s", self.peer, why)
+        self.is_done = True
 
     def _enter(self, name: str) -> None:
         vhost = self.broker.vhosts.get(name)

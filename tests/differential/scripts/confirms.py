@@ -83,5 +83,3 @@ def large_and_empty_bodies_arrive_as_they_are(scene: Scene) -> None:
         ch.publish("work", "x" * size)
         ch.get("work", record=False)
         ch.note(f"{size} octets", [len(ch.last_body() or ""), set(ch.last_body() or "") <= {"x"}])
-
-

@@ -3,6 +3,7 @@
 The rule: deliveries are waited for one consumer at a time, because between consumers they have no order.
 """
 
+from redrive.amqp import methods as m
 from tests.differential.client import Channel, Scene
 
 
@@ -144,18 +145,18 @@ def losing_a_connection_gives_back_what_it_had(scene: Scene) -> None:
 
 def an_unknown_delivery_tag_closes_the_channel(scene: Scene) -> None:
     wire = scene.connect()
-    for settle in (
-        lambda ch: ch.ack(1),
-        lambda ch: ch.ack(7),
-        lambda ch: ch.ack(7, multiple=True),
-        lambda ch: ch.ack(0),
-        lambda ch: ch.reject(7),
-        lambda ch: ch.nack(7),
-        lambda ch: ch.nack(7, multiple=True),
+    for settlement in (
+        m.BasicAck(1),
+        m.BasicAck(7),
+        m.BasicAck(7, multiple=True),
+        m.BasicAck(0),
+        m.BasicReject(7),
+        m.BasicNack(7),
+        m.BasicNack(7, multiple=True),
     ):
         ch = wire.channel()
-        settle(ch)
-        ch.see_close("settling what was never delivered")
+        ch.send(settlement)
+        ch.see_close(f"{settlement}")
     ch = wire.channel()
     ch.ack(0, multiple=True)
     ch.nack(0, multiple=True)

@@ -347,9 +347,8 @@ def several_rejections_at_once_arrive_in_the_order_of_their_delivery(scene: Scen
     ch.consume("dead", "watcher", no_ack=True)
     for body in ("1", "2", "3", "4"):
         ch.publish("work", body)
-    for _ in range(4):
-        last = ch.get("work")
-    ch.nack(last, multiple=True)
+    tags = [ch.get("work") for _ in range(4)]
+    ch.nack(tags[-1], multiple=True)
     ch.deliveries(4)
 
 

@@ -3,11 +3,13 @@
 The rule: a publish is confirmed or refused before the script goes on, so that what is in the queue is certain.
 """
 
+from typing import Any
+
 from tests.differential.client import Channel, Scene
 from tests.differential.differences import differs
 
 
-def _full_queue(ch: Channel, **arguments: object) -> None:
+def _full_queue(ch: Channel, **arguments: Any) -> None:
     ch.queue("dead")
     ch.queue("work", dead_letter_exchange="", dead_letter_routing_key="dead", **arguments)
 

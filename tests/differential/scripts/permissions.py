@@ -4,6 +4,7 @@ The rule: everything is prepared by the run's own user; then somebody with fewer
 """
 
 from tests.differential.client import Scene
+from tests.differential.differences import differs
 
 
 def a_wrong_password_is_refused(scene: Scene) -> None:
@@ -33,6 +34,7 @@ def a_vhost_without_permissions_is_refused(scene: Scene) -> None:
     scene.connect(user=scene.stranger())
 
 
+@differs("permission-texts")
 def configure_is_needed_to_declare_and_delete(scene: Scene) -> None:
     ch = scene.channel()
     ch.queue("theirs")
@@ -50,6 +52,7 @@ def configure_is_needed_to_declare_and_delete(scene: Scene) -> None:
     wire.is_alive()
 
 
+@differs("permission-texts")
 def write_is_needed_to_publish_and_to_bind_a_queue(scene: Scene) -> None:
     ch = scene.channel()
     ch.queue("q")
@@ -64,6 +67,7 @@ def write_is_needed_to_publish_and_to_bind_a_queue(scene: Scene) -> None:
     wire.channel().get("q")
 
 
+@differs("permission-texts")
 def the_default_exchange_is_called_amq_default_in_permissions(scene: Scene) -> None:
     ch = scene.channel()
     ch.queue("q")
@@ -72,6 +76,7 @@ def the_default_exchange_is_called_amq_default_in_permissions(scene: Scene) -> N
     wire.channel().get("q")
 
 
+@differs("permission-texts")
 def read_is_needed_to_consume_get_purge_and_to_bind_to_an_exchange(scene: Scene) -> None:
     ch = scene.channel()
     ch.queue("q")
@@ -86,6 +91,7 @@ def read_is_needed_to_consume_get_purge_and_to_bind_to_an_exchange(scene: Scene)
     wire.channel().bind_exchange("amq.fanout", "x")
 
 
+@differs("permission-texts")
 def a_queue_with_a_dlx_needs_read_on_itself_and_write_on_the_dlx(scene: Scene) -> None:
     wire = scene.connect(user=scene.new_user(configure=".*", write="^dlx$", read="^readable"))
     wire.channel().queue("readable", dead_letter_exchange="dlx")
@@ -94,6 +100,7 @@ def a_queue_with_a_dlx_needs_read_on_itself_and_write_on_the_dlx(scene: Scene) -
     wire.channel().queue("unreadable")
 
 
+@differs("permission-texts")
 def an_exchange_with_an_alternate_needs_read_on_itself_and_write_on_the_alternate(scene: Scene) -> None:
     wire = scene.connect(user=scene.new_user(configure=".*", write="^alternate$", read="^readable"))
     wire.channel().exchange("readable", "fanout", alternate_exchange="alternate")

@@ -3,6 +3,8 @@
 The rule: a refusal closes its channel, so every step that may be refused has a channel of its own.
 """
 
+from typing import Any
+
 from redrive.amqp.values import Int8, Int32, Timestamp
 from tests.differential.client import Scene
 from tests.differential.differences import differs
@@ -72,7 +74,7 @@ def a_declaration_that_differs_says_in_what(scene: Scene) -> None:
     wire = scene.connect()
     ch = wire.channel()
     ch.queue("work", message_ttl=60000, dead_letter_exchange="dlx")
-    same = {"message_ttl": 60000, "dead_letter_exchange": "dlx"}
+    same: dict[str, Any] = {"message_ttl": 60000, "dead_letter_exchange": "dlx"}
     for change in (
         {"durable": True},
         {"auto_delete": True},
@@ -107,53 +109,51 @@ def unknown_arguments_are_kept_and_not_compared(scene: Scene) -> None:
 
 def arguments_with_values_that_make_no_sense(scene: Scene) -> None:
     wire = scene.connect()
-    for number, arguments in enumerate(
-        (
-            {"dead_letter_routing_key": "key"},
-            {"dead_letter_exchange": 1},
-            {"dead_letter_exchange": "dlx", "dead_letter_routing_key": 1},
-            {"message_ttl": -1},
-            {"message_ttl": 315360000001},
-            {"message_ttl": "100"},
-            {"message_ttl": 1.5},
-            {"message_ttl": True},
-            {"message_ttl": Timestamp(100)},
-            {"expires": 0},
-            {"expires": -1},
-            {"expires": 315360000001},
-            {"max_length": -1},
-            {"max_length": "5"},
-            {"max_length_bytes": -1},
-            {"max_priority": -1},
-            {"max_priority": 256},
-            {"max_priority": "5"},
-            {"overflow": "explode"},
-            {"overflow": 1},
-            {"queue_type": "no-such-type"},
-            {"queue_type": 1},
-            {"single_active_consumer": "yes"},
-        )
-    ):
+    cases: tuple[dict[str, Any], ...] = (
+        {"dead_letter_routing_key": "key"},
+        {"dead_letter_exchange": 1},
+        {"dead_letter_exchange": "dlx", "dead_letter_routing_key": 1},
+        {"message_ttl": -1},
+        {"message_ttl": 315360000001},
+        {"message_ttl": "100"},
+        {"message_ttl": 1.5},
+        {"message_ttl": True},
+        {"message_ttl": Timestamp(100)},
+        {"expires": 0},
+        {"expires": -1},
+        {"expires": 315360000001},
+        {"max_length": -1},
+        {"max_length": "5"},
+        {"max_length_bytes": -1},
+        {"max_priority": -1},
+        {"max_priority": 256},
+        {"max_priority": "5"},
+        {"overflow": "explode"},
+        {"overflow": 1},
+        {"queue_type": "no-such-type"},
+        {"queue_type": 1},
+        {"single_active_consumer": "yes"},
+    )
+    for number, arguments in enumerate(cases):
         wire.channel().queue(f"q{number}", **arguments)
 
 
 def the_limits_of_arguments_are_allowed(scene: Scene) -> None:
     ch = scene.channel()
-    for number, arguments in enumerate(
-        (
-            {"dead_letter_exchange": "dlx", "dead_letter_routing_key": ""},
-            {"message_ttl": 0},
-            {"message_ttl": 315360000000},
-            {"expires": 315360000000},
-            {"max_length": 0},
-            {"max_length_bytes": 0},
-            {"max_priority": 255},
-            {"max_priority": 0},
-            {"overflow": "drop-head"},
-            {"queue_mode": "lazy"},
-            {"single_active_consumer": False},
-        )
-    ):
+    cases: tuple[dict[str, Any], ...] = (
+        {"dead_letter_exchange": "dlx", "dead_letter_routing_key": ""},
+        {"message_ttl": 0},
+        {"message_ttl": 315360000000},
+        {"expires": 315360000000},
+        {"max_length": 0},
+        {"max_length_bytes": 0},
+        {"max_priority": 255},
+        {"max_priority": 0},
+        {"overflow": "drop-head"},
+        {"queue_mode": "lazy"},
+        {"single_active_consumer": False},
+    )
+    for number, arguments in enumerate(cases):
         ch.queue(f"q{number}", **arguments)
 
 

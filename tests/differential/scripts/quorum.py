@@ -3,11 +3,13 @@
 The rule: only what a client of a single broker can see; the type counts deliveries and gives up.
 """
 
+from typing import Any
+
 from tests.differential.client import Channel, Scene
 from tests.differential.differences import differs
 
 
-def _quorum_queue(ch: Channel, **arguments: object) -> None:
+def _quorum_queue(ch: Channel, **arguments: Any) -> None:
     ch.queue("dead")
     ch.queue(
         "work",

@@ -4,12 +4,14 @@ The rule: no time-to-live is longer than it has to be, and the broker's own cloc
 (`pass_time`). What must not expire has a minute.
 """
 
+from typing import Any
+
 from redrive.amqp.values import Int8, Int16, Int32
 from tests.differential.client import Channel, Scene
 from tests.differential.differences import differs
 
 
-def _expiring_queue(ch: Channel, **arguments: object) -> None:
+def _expiring_queue(ch: Channel, **arguments: Any) -> None:
     ch.queue("dead")
     ch.queue("work", dead_letter_exchange="", dead_letter_routing_key="dead", **arguments)
 

@@ -31,14 +31,11 @@ from redrive.broker.arguments import (
     check_server_named,
     check_user_id,
     consumer_arguments,
-    erlang_binary,
-    erlang_string,
-    erlang_term,
     parse_expiration,
     parse_queue_arguments,
     routing_headers,
-    type_name,
 )
+from redrive.broker.erlang import erlang_binary, erlang_string, erlang_term, type_name
 
 TEN_YEARS = 315_360_000_000
 

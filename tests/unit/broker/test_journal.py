@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from redrive.broker import segments
 from redrive.broker.journal import Journal, Recovered
-from redrive.broker.records import StoredMessage
+from redrive.broker.records import ENQUEUE_HEAD, StoredMessage
 from redrive.broker.segments import (
     JournalBusyError,
     JournalDamagedError,
@@ -262,12 +262,16 @@ class JournalMachine(RuleBasedStateMachine):
         lingering = self.journal._adding in self.journal._places and self.journal._adding not in live
         counted = sum(segment.live for segment in self.journal._segments.values())
         assert counted == len(live) + lingering
-        assert all(segment.live_bytes >= 0 for segment in self.journal._segments.values())
+        assert sum(segment.live_bytes for segment in self.journal._segments.values()) == (
+            sum((where >> 32 & 0xFFFFFF) + (where & 0xFFFFFFFF) for where in self.journal._places.values())
+            + sum(len(entries) // 3 * ENQUEUE_HEAD.size for entries in self.journal._shared.values())
+            + sum(len(key) + len(value) for key, value in self.now.definitions.items())
+        )
 
 
 TestJournalMachine = JournalMachine.TestCase
 TestJournalMachine.settings = settings(
-    max_examples=200, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=120, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 

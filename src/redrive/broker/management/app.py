@@ -8,6 +8,7 @@ goes wrong inside is logged here and told to nobody.
 import asyncio
 import logging
 from base64 import b64decode
+from email.utils import formatdate
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -78,9 +79,13 @@ class App:
         ask = await self._ask(request, found, user, address)
         if user:
             ask.need("management")
-        answer = handler(ask)
-        if request.method not in _SAFE:
-            await self._done()
+        if request.method in _SAFE:
+            return handler(ask)
+        try:
+            answer = handler(ask)
+        finally:
+            self._desk.server.schedule_turn()  # half of something may have been done before it was refused
+        await self._done()
         return answer
 
     def _log_in(self, request: Request, address: str) -> str:
@@ -109,9 +114,8 @@ class App:
 
     async def _done(self) -> None:
         """What was asked for has been done, dead letters and all, and is on disk."""
-        server, keep = self._desk.server, self._desk.server.broker.keep
-        server.schedule_turn()
-        await asyncio.sleep(0)
+        keep = self._desk.server.broker.keep
+        await asyncio.sleep(0)  # the turn ends
         position = keep.last_position()
         try:
             async with asyncio.timeout(_PATIENCE):
@@ -122,7 +126,7 @@ class App:
 
 
 def _response(answer: Answer) -> Response:
-    headers = {**_HEADERS, **answer.headers}
+    headers = {"Date": formatdate(usegmt=True), **_HEADERS, **answer.headers}
     if answer.body is None:
         return Response(status_code=answer.status, headers=headers)
     if isinstance(answer.body, str):

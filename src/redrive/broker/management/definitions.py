@@ -5,6 +5,7 @@ changes, and deletes nothing; a queue or exchange that is there already stays as
 together or not at all; of the rest, what stands before the first mistake has come in, as in RabbitMQ.
 """
 
+import html
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -166,7 +167,8 @@ def _load(ask: Ask, body: Json, into: VHost | None) -> None:
         try:
             vhost.policies.put(Policy.from_json(row, vhost.name, text(row, "name")))
         except PolicyError as error:
-            raise bad_request(f"{error.reason} (//{row.get('name')})") from None
+            reason = f"{error.reason} ({vhost.name}/{row.get('name')})"
+            raise bad_request(html.escape(reason, quote=False)) from None
     for vhost in {vhost_of(row): None for row in _rows(body, "policies")}:
         vhost.policies_changed(ask.now)
     for section, load in (

@@ -79,6 +79,12 @@ def ready(ask: Ask) -> Answer:
     return in_service(ask)
 
 
+def aliveness(ask: Ask) -> Answer:
+    """What clients of old ask instead of the other checks."""
+    ask.vhost()
+    return _ok()
+
+
 def single_node(_ask: Ask) -> Answer:
     """Checks about other nodes: there are none."""
     return Answer(body={"status": "ok", "reason": "single node cluster"})

@@ -14,7 +14,7 @@ from redrive.amqp.hot import publish_payload
 from redrive.amqp.properties import FIELDS, BasicProperties, decode_properties, encode_properties
 from redrive.broker.arguments import check_message_size
 from redrive.broker.channel import Channel
-from redrive.broker.consumer import queue_header
+from redrive.broker.consumer import header_of
 from redrive.broker.management.acting import acting, of_get, of_publish
 from redrive.broker.management.answers import Answer, Json, bad_request
 from redrive.broker.management.ask import Ask, integer, text
@@ -145,7 +145,7 @@ def _take(channel: Channel, queue: Queue, now: int) -> Entry | None:
 def _view(ask: Ask, queue: Queue, entry: Entry, encoding: str, longest: int | None) -> Json:
     message = entry.message
     ask.broker.load(message)
-    header = queue_header(entry) if entry.deliveries else message.header
+    header = header_of(entry)
     octets = message.body or b""
     part = octets if longest is None else octets[: max(longest, 0)]
     payload, used = _encoded(part, encoding)

@@ -13,6 +13,12 @@ from redrive.broker.management.ask import Handler
 _CHECKS: Final = "/api/health/checks"
 _BINDINGS: Final = "/api/bindings/{vhost}/e/{source}/{kind:q|e}/{name}"
 
+# Tools ask for these lists before they do anything else.
+_NOT_HERE: Final = (
+    "extensions", "feature-flags", "global-parameters", "operator-policies", "parameters", "topic-permissions",
+    "vhost-limits",
+)  # fmt: skip
+
 ROUTES: Final[Mapping[str, Mapping[str, Handler]]] = {
     "/api/overview": {"GET": seeing.overview},
     "/api/cluster-name": {"GET": seeing.cluster_name},
@@ -82,6 +88,8 @@ ROUTES: Final[Mapping[str, Mapping[str, Handler]]] = {
     f"{_CHECKS}/is-in-service": {"GET": health.in_service},
     f"{_CHECKS}/ready-to-serve-clients": {"GET": health.ready},
     f"{_CHECKS}/node-is-quorum-critical": {"GET": health.single_node},
+    "/api/aliveness-test/{vhost}": {"GET": health.aliveness},
+    **{f"/api/{name}": {"GET": seeing.nothing} for name in _NOT_HERE},
     "/metrics": {"GET": metrics.sums},
     "/metrics/per-object": {"GET": metrics.per_object},
 }

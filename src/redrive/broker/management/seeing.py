@@ -170,6 +170,11 @@ def _node(ask: Ask) -> Json:
     }
 
 
+def nothing(_ask: Ask) -> Answer:
+    """A list of something that there is none of here."""
+    return Answer(body=[])
+
+
 def cluster_name(ask: Ask) -> Answer:
     """What the cluster is called."""
     return Answer(body={"name": ask.broker.cluster_name})

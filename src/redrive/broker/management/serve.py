@@ -1,12 +1,11 @@
 """How does the API listen, beside the broker and in its event loop?
 
-Whoever starts it owns the process: signals and logging are left alone.
+Whoever starts it owns the process: signals and logging are left alone. Of uvicorn's server only the start and the end
+are used; its main loop, which wakes up ten times a second, has nothing to do here.
 """
 
 import asyncio
-import contextlib
 import socket
-from collections.abc import Iterator
 from typing import Final
 
 import uvicorn
@@ -18,30 +17,24 @@ from redrive.broker.server import Server
 
 _GRACE: Final = 2  # seconds that answers under way may take when it closes
 _BACKLOG: Final = 128
+_MOST: Final = 256  # connections at a time; one more is told to come later
 
 
 class Management:
     """The API while it listens."""
 
-    def __init__(self, host: str, port: int, web: uvicorn.Server, task: "asyncio.Task[None]") -> None:
-        self.host = host
+    def __init__(self, port: int, web: uvicorn.Server, place: socket.socket) -> None:
         self.port = port
         self._web = web
-        self._task = task
+        self._place = place
 
     async def close(self) -> None:
         """Stop listening, and let what is under way come to its end."""
-        self._web.should_exit = True
-        await self._task
-
-
-class _Web(uvicorn.Server):
-    """A server that leaves the process's signals to the process."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """None of them."""
-        yield
+        try:
+            async with asyncio.timeout(_GRACE):
+                await self._web.shutdown(sockets=[self._place])
+        except TimeoutError:
+            pass  # whoever is slow has lost its answer
 
 
 async def start_management(server: Server, host: str, port: int) -> Management:
@@ -56,16 +49,14 @@ async def start_management(server: Server, host: str, port: int) -> Management:
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=_GRACE,
+        date_header=False,  # the application's: here it would need a timer
+        limit_concurrency=_MOST,
     )
-    web = _Web(config)
-    task = asyncio.get_running_loop().create_task(web.serve(sockets=[place]), name="management")
-    while not web.started and not task.done():  # noqa: ASYNC110  a few turns
-        await asyncio.sleep(0)
-    if task.done():
-        place.close()
-        await task
-    return Management(host, int(number), web, task)
+    config.load()
+    web = uvicorn.Server(config)
+    web.lifespan = config.lifespan_class(config)
+    await web.startup(sockets=[place])
+    return Management(int(number), web, place)
 
 
 def _bind(host: str, port: int) -> socket.socket:
