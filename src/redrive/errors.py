@@ -21,7 +21,7 @@ One tree, drawn once::
 The AMQP room has its own branch below the root, with reply codes: `redrive.amqp.errors.AmqpError`.
 
 Errors of libraries are translated into these at the edge where they occur. A message says what is wrong
-and what to do next, in one line; `exit_code` is what the command line exits with.
+and what to do next, in one line, whatever it quotes; `exit_code` is what the command line exits with.
 """
 
 from collections.abc import Iterable
@@ -41,10 +41,22 @@ def use_instead(word: object, known: Iterable[str]) -> str:
     return did_you_mean(word, known) or f"; use one of {', '.join(known)}"
 
 
+def on_one_line(text: str) -> str:
+    """The text as one line that a terminal only shows: what cannot be printed stands there as its escape."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text
+    )
+
+
 class RedriveError(Exception):
     """The root: catching it catches everything that redrive raises on purpose."""
 
     exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(on_one_line(message))
 
 
 class SettingsError(RedriveError):

@@ -247,23 +247,35 @@ _OTHERS: Final[Mapping[str, Callable[[Any], Any]]] = MappingProxyType(
 
 def load(path: Path | None = None, environ: Mapping[str, str] = MappingProxyType({})) -> Settings:
     """The settings in the file and the environment. No path: `redrive.toml` here, or defaults if there is none."""
+    table = load_table(path)
+    try:
+        read(table)
+    except SettingsError as error:
+        raise SettingsError(f"{path or FILE_NAME}: {error}") from None
+    return read(table, environ)  # what is wrong now, is wrong with the environment
+
+
+def load_table(path: Path | None = None) -> dict[str, Any]:
+    """What the file says, as it stands there, checked for nothing but its form."""
     if path is None:
         path = Path(FILE_NAME)
         if not path.exists():
-            return read({}, environ)
+            return {}
     try:
-        table = tomllib.loads(path.read_text("utf-8"))
+        return _from_toml(path.read_text("utf-8"))
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError:
         raise SettingsError(f"{path} is not UTF-8 text; write it as TOML") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise SettingsError(f"{path} is not valid TOML: {error}") from None
-    try:
-        read(table)
-    except SettingsError as error:
-        raise SettingsError(f"{path}: {error}") from None
-    return read(table, environ)  # what is wrong now, is wrong with the environment
+
+
+def _from_toml(text: str) -> dict[str, Any]:
+    """The table, or a ValueError; that is also what Python raises for a number of more than 4300 digits."""
+    table = tomllib.loads(text)
+    repr(table)  # in hexadecimal such a number is read; it could not be shown by whoever refuses it
+    return table
 
 
 def read(table: Mapping[str, Any], environ: Mapping[str, str] = MappingProxyType({})) -> Settings:
@@ -309,8 +321,8 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, str, Any]]:
 def _from_text(text: str) -> Any:
     """A variable as TOML would read it; what TOML cannot read is plain text."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
+        return _from_toml(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
         return text
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
+from redrive.cli.output import as_json, as_toml
+from redrive.errors import on_one_line
 from redrive.rules import format_duration
-from redrive.settings import SECTIONS, Settings, load
+from redrive.settings import SECTIONS, Settings, load, load_table
 
 
 @click.group("config")
@@ -28,41 +29,59 @@ def command() -> None:
 @command.command()
 @click.pass_obj
 def check(path: Path | None) -> None:
-    """Read file and environment, and say what is wrong with them."""
+    """Read file and environment, and say what is wrong with them.
+
+    \b
+    Examples:
+      redrive config check
+      redrive --config production.toml config check
+    """
     settings = load(path, os.environ)
     count = f"{len(settings.rules)} rule{'s' if len(settings.rules) != 1 else ''} of your own"
-    click.echo(f"settings are right: store {settings.store.url}, {count}")
+    click.echo(f"settings are right: store {on_one_line(settings.store.url)}, {count}")
 
 
 @command.command()
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@click.option("--json", "for_programs", is_flag=True, help="As JSON, for programs.")
 @click.pass_obj
-def show(path: Path | None, as_json: bool) -> None:  # noqa: FBT001  click passes flags by name
-    """Show every setting in force, defaults included."""
+def show(path: Path | None, for_programs: bool) -> None:  # noqa: FBT001  click passes flags by name
+    """Show every setting in force, defaults included, as a settings file would have it.
+
+    \b
+    Examples:
+      redrive config show
+      redrive config show --json
+      redrive --config production.toml config show > copy.toml
+    """
     settings = load(path, os.environ)
-    table = as_table(settings)
-    if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(table)).decode())
+    sections = as_table(settings)
+    rules = load_table(path).get(
+        "rules", []
+    )  # a file alone can hold rules, and shows them best in its own words
+    if for_programs:
+        click.echo(as_json({**sections, "rules": rules}, indent=2))
         return
-    for section, values in table.items():
-        click.echo(f"[{section}]")
-        for name, value in values.items():
-            click.echo(f"{'# ' if value is None else ''}{name} = {_toml(value)}")
-        click.echo()
+    for section, values in sections.items():
+        _show(f"[{section}]", values)
+    for rule in rules:
+        _show("[[rules]]", rule)
+
+
+def _show(heading: str, values: Mapping[str, Any]) -> None:
+    click.echo(heading)
+    for name, value in values.items():
+        click.echo(f"# {name} = unset" if value is None else f"{name} = {as_toml(value)}")
+    click.echo()
 
 
 def as_table(settings: Settings) -> dict[str, dict[str, Any]]:
-    """The settings as plain values, the way a file would hold them."""
+    """The settings as plain values, the way a file would hold them; rules are left out."""
     sections = {
         section: {name: _plain(getattr(getattr(settings, section), name)) for name in known}
         for section, (_, known) in SECTIONS.items()
     }
     strategies = {str(kind): str(strategy) for kind, strategy in settings.strategies.items()}
-    return {
-        **sections,
-        "strategies": strategies,
-        "rules": {rule.name: str(rule.kind) for rule in settings.rules},
-    }
+    return {**sections, "strategies": strategies}
 
 
 def _plain(value: Any) -> Any:
@@ -73,9 +92,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     return value if isinstance(value, str | int | float | None) else str(value)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{name} = {_toml(item)}" for name, item in value.items()) + "}"
-    return "unset" if value is None else msgspec.json.encode(value).decode()

@@ -5,8 +5,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import click
-import msgspec
 
+from redrive.cli.output import as_json
 from redrive.clock import SystemClock
 from redrive.rules import Exhausted, choose, format_duration
 from redrive.settings import load
@@ -16,9 +16,9 @@ from redrive.settings import load
 @click.argument("text")
 @click.option("--type", "error_type", default="", help="The error's type, such as TimeoutError.")
 @click.option("--status", type=click.IntRange(100, 599), help="The HTTP status that came with it.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@click.option("--json", "for_programs", is_flag=True, help="As JSON, for programs.")
 @click.pass_obj
-def command(path: Path | None, text: str, error_type: str, status: int | None, as_json: bool) -> None:  # noqa: FBT001
+def command(path: Path | None, text: str, error_type: str, status: int | None, for_programs: bool) -> None:  # noqa: FBT001
     """Tell what an error is taken for, why, and what would be done about it.
 
     \b
@@ -41,8 +41,8 @@ def command(path: Path | None, text: str, error_type: str, status: int | None, a
         "redrive_in": None if due is None else format_duration(timedelta(seconds=round(due.total_seconds()))),
         "shown_as": settings.redactor().clean_error(error_type or "Error", text),
     }
-    if as_json:
-        click.echo(msgspec.json.encode(answer))
+    if for_programs:
+        click.echo(as_json(answer))
         return
     click.echo(f"kind       {answer['kind']}")
     consumer = "gives it back for retry" if found.retryable else "dead-letters it at once"

@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from redrive._version import __version__
-from redrive.errors import RedriveError, did_you_mean
+from redrive.errors import RedriveError, did_you_mean, on_one_line
 
 # Command → the module that holds it, imported when the command is called, and its line in --help.
 _COMMANDS: Final = {
@@ -80,11 +80,11 @@ def run(args: Sequence[str]) -> int:
         return _fail("interrupted", 130)
     except click.exceptions.Exit as end:
         return end.exit_code
-    except BrokenPipeError:
-        return 141
+    except SystemExit as end:  # click's own ends: the shell was answered (0), or whoever read went away (1)
+        return 141 if end.code else 0
     return 0
 
 
 def _fail(message: str, code: int) -> int:
-    click.echo(f"redrive: {' '.join(message.split())}", err=True)
+    click.echo(f"redrive: {on_one_line(' '.join(message.split()))}", err=True)
     return code

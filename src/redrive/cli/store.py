@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
-from redrive.errors import StoreDamagedError
+from redrive.cli.output import as_json
+from redrive.errors import StoreDamagedError, on_one_line
 from redrive.letters import State
 from redrive.settings import load
 from redrive.stores import open_store
@@ -26,15 +26,23 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@click.option("--json", "for_programs", is_flag=True, help="As JSON, for programs.")
 @click.pass_obj
-def check(path: Path | None, as_json: bool) -> None:  # noqa: FBT001  click passes flags by name
-    """Open the store, look at all of it for damage, and count what is there."""
+def check(path: Path | None, for_programs: bool) -> None:  # noqa: FBT001  click passes flags by name
+    """Open the store, look at all of it for damage, and count what is there.
+
+    \b
+    Examples:
+      redrive store check
+      REDRIVE_STORE_URL=sqlite:/var/lib/redrive/redrive.db redrive store check --json
+    """
     answer = asyncio.run(_check(path))
-    if as_json:
-        click.echo(msgspec.json.encode(answer))
+    if for_programs:
+        click.echo(as_json(answer))
         return
-    click.echo(f"{answer['url']} is whole: {answer['letters']} letter{'s' if answer['letters'] != 1 else ''}")
+    click.echo(
+        f"{on_one_line(answer['url'])} is whole: {answer['letters']} letter{'s' if answer['letters'] != 1 else ''}"
+    )
     for state, count in answer["states"].items():
         click.echo(f"  {state:<15} {count:>10}")
 

@@ -81,7 +81,7 @@ _LONGEST_TEXT: Final = 1000  # more of a text never told two causes apart
 
 _PYTHON_FRAME: Final = re.compile(r'^[ \t]*File "([^"\n]+)", line \d+, in (\S+)', re.MULTILINE)
 _AT_FRAME: Final = re.compile(  # Java, C#, JavaScript: the frame nearest to the error stands first
-    r"^[ \t]*at (?:async )?(?:new )?([\w$.<>/\[\]`:-]+?)(?::\d+)*(?:[ \t]*\(([^)\n]*)\))?[ \t]*(?: \[.*| in .*)?$",
+    r"^[ \t]*at (?:async )?(?:new )?([\w$.<>/\[\]`:-]++)(?:[ \t]*\(([^)\n]*)\))?[ \t]*(?: \[.*| in .*)?$",
     re.MULTILINE,
 )
 _FOREIGN_CODE: Final = re.compile(
@@ -115,6 +115,14 @@ def in_app_frame(stack: str) -> str:
     """The frame of the user's own code nearest to the error, without line number; else the nearest."""
     python = [(path, f"{_SEPARATOR.split(path)[-1]}:{name}") for path, name in _PYTHON_FRAME.findall(stack)]
     python.reverse()  # Python prints the nearest frame last
-    frames = python or [(f"{name} {where}", name) for name, where in _AT_FRAME.findall(stack)]
+    frames = python or [(f"{name} {where}", _without_place(name)) for name, where in _AT_FRAME.findall(stack)]
     own = (name for where, name in frames if not _FOREIGN_CODE.search(where))
     return next(own, frames[0][1] if frames else "")
+
+
+def _without_place(name: str) -> str:
+    """`app/orders.js:12:5` without line and column."""
+    parts = name.split(":")
+    while len(parts) > 1 and parts[-1].isdecimal():
+        parts.pop()
+    return ":".join(parts)

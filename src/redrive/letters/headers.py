@@ -162,6 +162,8 @@ def _same(left: object, right: object) -> bool:
 # MessagePack holds most values by itself. The rest travels as extensions, numbered here for good.
 
 _TABLE, _TYPED, _DECIMAL, _UUID, _BIG_INT, _TIME, _ODD_TEXT = 1, 2, 3, 4, 5, 6, 7
+# Twice what AMQP lets in: each of its tables may stand within a `Typed` as well.
+DEEPEST: Final = 128
 _INT_RANGE: Final = range(-(2**63), 2**64)
 _encode: Final = msgspec.msgpack.Encoder().encode
 _AS_IT_IS: Final = frozenset({type(None), bool, float, bytes})
@@ -169,7 +171,7 @@ _AS_IT_IS: Final = frozenset({type(None), bool, float, bytes})
 
 def pack(headers: Headers) -> bytes:
     """The headers as bytes."""
-    return _encode(_to_wire(headers)) if headers else b""
+    return _encode(_to_wire(headers, DEEPEST)) if headers else b""
 
 
 def unpack(data: bytes) -> Headers:
@@ -177,7 +179,7 @@ def unpack(data: bytes) -> Headers:
     if not data:
         return EMPTY
     try:
-        value = _decode(data)
+        value = _decode(data, DEEPEST)
     except (msgspec.MsgspecError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
         raise FormatError(f"stored headers cannot be read: {error}") from error
     if not isinstance(value, Headers):
@@ -185,7 +187,7 @@ def unpack(data: bytes) -> Headers:
     return value
 
 
-def _to_wire(value: HeaderValue) -> object:
+def _to_wire(value: HeaderValue, depth: int) -> object:
     kind = type(value)
     if kind in _AS_IT_IS:
         return value
@@ -194,14 +196,17 @@ def _to_wire(value: HeaderValue) -> object:
     if isinstance(value, int):
         return value if value in _INT_RANGE else msgspec.msgpack.Ext(_BIG_INT, str(value).encode())
     if isinstance(value, tuple):
-        return [_to_wire(item) for item in value]
+        inner = _one_deeper(depth)
+        return [_to_wire(item, inner) for item in value]
     if isinstance(value, Headers):
+        inner = _one_deeper(depth)
         flat: list[object] = []
         for name, item in value:
-            flat += (_text(name), _to_wire(item))
+            flat += (_text(name), _to_wire(item, inner))
         return msgspec.msgpack.Ext(_TABLE, _encode(flat))
     if isinstance(value, Typed):
-        return msgspec.msgpack.Ext(_TYPED, _encode([_text(value.kind), _to_wire(value.value)]))
+        pair = [_text(value.kind), _to_wire(value.value, _one_deeper(depth))]
+        return msgspec.msgpack.Ext(_TYPED, _encode(pair))
     if isinstance(value, Decimal):
         return msgspec.msgpack.Ext(_DECIMAL, str(value).encode())
     if isinstance(value, UUID):
@@ -209,6 +214,12 @@ def _to_wire(value: HeaderValue) -> object:
     if isinstance(value, datetime):
         return msgspec.msgpack.Ext(_TIME, value.astimezone(UTC).isoformat().encode())
     raise FormatError(f"a header cannot hold a {kind.__name__}")
+
+
+def _one_deeper(depth: int) -> int:
+    if depth == 0:
+        raise FormatError(f"headers are nested deeper than {DEEPEST} levels")
+    return depth - 1
 
 
 def _text(value: str) -> object:
@@ -222,43 +233,46 @@ def _text(value: str) -> object:
     return value
 
 
-def _from_wire(value: object) -> HeaderValue:
+def _from_wire(value: object, depth: int) -> HeaderValue:
     if isinstance(value, list):
-        return tuple(_from_wire(item) for item in value)
+        inner = _one_deeper(depth)
+        return tuple(_from_wire(item, inner) for item in value)
+    if isinstance(value, msgspec.msgpack.Ext):
+        return _extension(value.code, memoryview(value.data), depth)
     if isinstance(value, dict):
         raise ValueError("a map is not among the kinds of value")  # noqa: TRY004  told as damage, not as misuse
     return value  # type: ignore[return-value]  # the decoder makes nothing but plain values and extensions
 
 
-def _extension(code: int, data: memoryview) -> object:
-    raw = bytes(data)
+def _extension(code: int, data: memoryview, depth: int) -> HeaderValue:
     match code:
         case 1:
-            flat = _decode(raw)
+            flat = _decode(data, depth)
             if not isinstance(flat, tuple) or len(flat) % 2 or not all(isinstance(n, str) for n in flat[::2]):
                 raise ValueError("a table is not made of names and values")
             return Headers(zip(flat[::2], flat[1::2], strict=True))  # type: ignore[arg-type]  # checked above
         case 2:
-            pair = _decode(raw)
+            pair = _decode(data, depth)
             if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
                 raise ValueError("a typed value is not made of a kind and a value")
             return Typed(pair[0], pair[1])
         case 3:
-            return Decimal(raw.decode())
+            return Decimal(str(data, "utf-8"))
         case 4:
-            return UUID(bytes=raw)
+            return UUID(bytes=bytes(data))
         case 5:
-            return int(raw)
+            return int(bytes(data))
         case 6:
-            return datetime.fromisoformat(raw.decode())
+            return datetime.fromisoformat(str(data, "utf-8"))
         case 7:
-            return raw.decode("utf-8", "surrogatepass")
+            return str(data, "utf-8", "surrogatepass")
         case _:
             raise ValueError(f"unknown kind {code}")
 
 
-_decoder: Final = msgspec.msgpack.Decoder(ext_hook=_extension)
+# Extensions stay views of the bytes they stand in, so that tables within tables are not copied at each level.
+_decoder: Final = msgspec.msgpack.Decoder(ext_hook=msgspec.msgpack.Ext)
 
 
-def _decode(data: bytes) -> HeaderValue:
-    return _from_wire(_decoder.decode(data))
+def _decode(data: bytes | memoryview, depth: int) -> HeaderValue:
+    return _from_wire(_decoder.decode(data), depth)

@@ -3,13 +3,26 @@
 Checks that all stores make alike, so that what one of them takes, the others take as well.
 """
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Final
 
 from redrive.errors import LetterInvalidError, SettingsError
 from redrive.letters import DeadLetter
-from redrive.stores.changes import Annotate, Assign, Change, Discard, Prioritise, Schedule, Tag
+from redrive.letters.letter import storable
+from redrive.stores.changes import (
+    Annotate,
+    Assign,
+    Change,
+    Discard,
+    Outcome,
+    Prioritise,
+    Release,
+    Resolve,
+    Retry,
+    Schedule,
+    Tag,
+)
 
 LONGEST_LEASE: Final = timedelta(days=30)
 LARGEST_PAGE: Final = 1000
@@ -44,11 +57,23 @@ def check_name(what: str, text: str) -> None:
     """A name is not empty, not a novel, and can be written as UTF-8."""
     if not text or not text.strip():
         raise SettingsError(f"{what} is empty")
+    check_text(what, text)
+
+
+def check_text(what: str, text: str) -> None:
+    """A text is not a novel, and can be written as UTF-8."""
     if (problem := _text_problem(text)) is not None:
         raise SettingsError(f"{what} {problem}")
 
 
+def check_time(what: str, moment: datetime) -> None:
+    """A time says in which zone."""
+    if moment.tzinfo is None:
+        raise SettingsError(f"{what} {moment} has no time zone; use UTC")
+
+
 _REQUIRED: Final = ("id", "key", "source", "transport", "correlation_id", "reason", "error_type", "group")
+_OPTIONAL: Final = ("error_text", "message_id", "strategy", "assignee")
 _required: Final = attrgetter(*_REQUIRED)
 
 
@@ -58,9 +83,14 @@ def check_letter(letter: DeadLetter) -> None:
     if not all(required):
         missing = _REQUIRED[required.index("")]
         raise LetterInvalidError(f"letter {letter.id or '(no id)'} has no {missing}")
-    everything = "".join((*required, letter.error_text, letter.message_id or ""))
-    if (problem := _text_problem(everything)) is not None:
-        raise LetterInvalidError(f"letter {letter.id!a}: a text of its head {problem}")
+    texts = (
+        *required, letter.error_text, letter.message_id or "", letter.strategy or "", letter.assignee or ""
+    )  # fmt: skip
+    # One look at all of them is quicker than twelve, and hardly ever finds anything.
+    if _text_problem("".join(texts)) is not None:
+        for name, text in zip(_REQUIRED + _OPTIONAL, texts, strict=True):
+            if (problem := _text_problem(text)) is not None:
+                raise LetterInvalidError(f"letter {letter.id:.60}: its {name} {problem}")
     if letter.tags:
         check_tags(letter.tags)
     check_priority(letter.priority)
@@ -90,12 +120,24 @@ def check_change(change: Change) -> None:
             check_priority(priority)
         case Annotate(text):
             check_name("the note", text)
-        case Schedule(at) if at.tzinfo is None:
-            raise SettingsError(f"the time {at} has no time zone; use UTC")
-        case Discard(why) if (problem := _text_problem(why)) is not None:
-            raise SettingsError(f"the reason {problem}")
+        case Schedule(at):
+            check_time("the time", at)
+        case Discard(why):
+            check_text("the reason", why)
         case _:
             pass
+
+
+def check_outcome(outcome: Outcome) -> None:
+    """What an outcome writes can be stored."""
+    if outcome.strategy is not None:
+        check_name("the strategy's name", outcome.strategy)
+    check_text("the detail", outcome.detail)
+    if isinstance(outcome, Retry | Release) and outcome.at is not None:
+        check_time("the time", outcome.at)
+    if not isinstance(outcome, Resolve | Release) and outcome.failure is not None:
+        check_time("the time of the failure", outcome.failure.at)
+        check_text("the type of the error", storable(outcome.failure.error_type))
 
 
 def check_priority(priority: int) -> None:

@@ -1,13 +1,15 @@
 """How does the cold part of a letter become bytes, and come back bit-exact?
 
 Message, origin and failure are packed with MessagePack, positions instead of names, and compressed where that
-saves something. The first byte says how: new ways get new numbers, and old ones are read for ever. New fields
+saves something. The first byte says how: new ways get new numbers, and old ones are read for ever. A checksum
+follows, because a database notices a page that is lost, but not a byte that has changed within one. New fields
 of these values go last and have defaults, so that what was written before them can still be read.
 Databases only ever see the bytes.
 """
 
 import threading
 from typing import Any, Final
+from zlib import crc32
 
 import msgspec
 import zstandard
@@ -17,7 +19,8 @@ from redrive.letters import DeadLetter, Failure, Headers, Message, Origin, Syste
 from redrive.letters.headers import pack, unpack
 
 LARGEST: Final = 900_000_000  # below every database's limit for one value
-_PLAIN, _ZSTD = b"\x00", b"\x01"
+_PLAIN, _ZSTD = b"\x02", b"\x03"  # 0 and 1 were without a checksum, and never released
+_START: Final = 5  # the way and four bytes of checksum come first
 _WORTH_COMPRESSING: Final = 2048  # below, the time is worth more than the bytes
 _LEVEL: Final = 1
 
@@ -94,6 +97,14 @@ def unpack_failure(data: bytes) -> Failure:
         raise FormatError(f"a stored failure cannot be read: {error}") from error
 
 
+def check_sum(data: bytes) -> None:
+    """What was packed is as it was, or a `FormatError` says that it is not."""
+    if data[:1] not in {_PLAIN, _ZSTD}:
+        raise FormatError("a stored letter is packed in a way this redrive does not know; upgrade redrive")
+    if data[1:_START] != crc32(memoryview(data)[_START:]).to_bytes(4):
+        raise FormatError("a stored letter has changed since it was written; restore it from a backup")
+
+
 def _compress(data: bytes) -> bytes:
     if len(data) >= _WORTH_COMPRESSING:
         try:
@@ -102,17 +113,15 @@ def _compress(data: bytes) -> bytes:
             compressor = _context.compressor = zstandard.ZstdCompressor(level=_LEVEL)
         smaller: bytes = compressor.compress(data)
         if len(smaller) < len(data):
-            return _ZSTD + smaller
-    return _PLAIN + data
+            return b"".join((_ZSTD, crc32(smaller).to_bytes(4), smaller))
+    return b"".join((_PLAIN, crc32(data).to_bytes(4), data))
 
 
 def _expand(data: bytes) -> bytes:
-    way, rest = data[:1], data[1:]
-    if way == _PLAIN:
-        return rest
-    if way != _ZSTD:
-        raise FormatError("a stored letter is packed in a way this redrive does not know; upgrade redrive")
+    check_sum(data)
+    if data[:1] == _PLAIN:
+        return data[_START:]
     try:
-        return zstandard.ZstdDecompressor().decompress(rest, max_output_size=LARGEST)
+        return zstandard.ZstdDecompressor().decompress(data[_START:], max_output_size=LARGEST)
     except zstandard.ZstdError as error:
         raise FormatError(f"a stored letter cannot be expanded: {error}") from error

@@ -45,6 +45,7 @@ from redrive.stores.checks import (
     check_letter,
     check_limit,
     check_name,
+    check_outcome,
     check_rescue,
 )
 from redrive.stores.query import EVERYTHING, FIELDS, FieldKind, Query, read_cursor, tally_field, write_cursor
@@ -201,6 +202,8 @@ class MemoryStore:
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         """S14 to S18."""
         self._check_open()
+        for one in settlements:
+            check_outcome(one.outcome)
         now = self._clock.now()
         return [self._settle_one(one.hold, one.outcome, now) for one in settlements]
 

@@ -202,7 +202,7 @@ def parse(text: str, *, now: datetime) -> Query:
             needles.append(_quoted_needle(_unquote(found["quoted"])))
         elif found["bare"] is not None:
             needles.append(_needle(found["bare"]))
-        elif found["name"] == "sort":
+        elif found["name"].lower() == "sort":
             if found["negated"] or found["op"] != ":":
                 raise QueryError("write 'sort:FIELD', or 'sort:-FIELD' for the largest first")
             sort = _sort(found["value"])
@@ -277,12 +277,11 @@ def _prefix(name: str, value: str) -> str:
 def _value(name: str, field: Field, text: str, now: datetime) -> Value:
     if field.kind is FieldKind.NUMBER:
         try:
-            number = int(text)
+            return _of_63_bits(int(text))
         except ValueError:
-            raise QueryError(f"'{name}' wants a whole number, not '{text}'") from None
-        if abs(number) >= 2**63:
-            raise QueryError(f"'{name}' wants a number of at most 63 bits, not '{text}'")
-        return number
+            raise QueryError(f"'{name}' wants a whole number, not '{text:.40}'") from None
+        except OverflowError:
+            raise QueryError(f"'{name}' wants a number of at most 63 bits, not '{text:.40}'") from None
     if field.kind is FieldKind.TIME:
         return _time(name, text, now)
     if field.choices:
@@ -291,6 +290,13 @@ def _value(name: str, field: Field, text: str, now: datetime) -> Value:
             raise QueryError(f"'{name}' is never '{text}'{use_instead(value, field.choices)}")
         return value
     return text
+
+
+def _of_63_bits(number: int) -> int:
+    """The number, if every database can hold it."""
+    if abs(number) >= 2**63:
+        raise OverflowError
+    return number
 
 
 def _time(name: str, text: str, now: datetime) -> datetime:
@@ -329,7 +335,7 @@ def read_cursor(query: Query, cursor: str) -> Position:
         data = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
         mark, number, last_id = msgspec.msgpack.decode(data, type=tuple[bytes, int, str])
         is_time = FIELDS[query.sort.field].kind is FieldKind.TIME
-        value = _EPOCH + timedelta(microseconds=number) if is_time else number
+        value = _EPOCH + timedelta(microseconds=number) if is_time else _of_63_bits(number)
     except (ValueError, msgspec.MsgspecError, OverflowError):
         raise QueryError("the cursor cannot be read; start again from the first page") from None
     if mark != _mark(query):

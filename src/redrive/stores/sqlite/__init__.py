@@ -30,6 +30,7 @@ from redrive.stores.checks import (
     check_letter,
     check_limit,
     check_name,
+    check_outcome,
     check_rescue,
 )
 from redrive.stores.query import EVERYTHING, Query, read_cursor, tally_field, write_cursor
@@ -142,6 +143,8 @@ class SqliteStore:
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         """S14 to S18."""
+        for one in settlements:
+            check_outcome(one.outcome)
         return await self._write(lambda db: work.settle(db, settlements, self._now()))
 
     async def rescue(
@@ -190,7 +193,7 @@ class SqliteStore:
 
     async def damage(self) -> str | None:
         """What is wrong with the file, after looking at all of it; None: nothing."""
-        return await self._read(lambda db: schema.damage(db, None))
+        return await self._read(lambda db: schema.damage(db, None) or work.damaged_letter(db))
 
     # --- which thread ------------------------------------------------------------------------------------
 

@@ -4,6 +4,8 @@ Opening a store answers these in order, each with its own error, and changes not
 Then migrations run: numbered SQL files, each in one transaction, safe when several processes start at once.
 """
 
+import errno
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -25,6 +27,7 @@ from redrive.errors import (
 APPLICATION_ID: Final = 0x52445256  # "RDRV" in the file's header
 _MAGIC: Final = b"SQLite format 3\x00"
 _STEPS_BETWEEN_LOOKS: Final = 10_000  # of SQLite's virtual machine, between two looks at the clock
+_NOT_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 
 def migrations() -> list[tuple[int, str]]:
@@ -50,8 +53,7 @@ def connect(path: Path, *, busy_timeout: timedelta) -> sqlite3.Connection:
 
 def prepare(path: Path, *, busy_timeout: timedelta, check_for: timedelta | None, create: bool = True) -> None:
     """Make the file a store of this version, or say why it cannot be one."""
-    _check_file(path)
-    if not create and not path.exists():
+    if not _is_there(path) and not create:
         raise StoreError(f"{path} does not exist; check store.url, or let redrive create it by using it")
     connection = connect(path, busy_timeout=busy_timeout)
     try:
@@ -61,14 +63,17 @@ def prepare(path: Path, *, busy_timeout: timedelta, check_for: timedelta | None,
             if problem is not None:
                 raise StoreDamagedError(f"{path} is damaged ({problem}); restore it from a backup")
             connection.execute("PRAGMA page_size = 8192")  # a new file's; of another it changes nothing
-            connection.execute("PRAGMA journal_mode = WAL")
+            _use_write_ahead_log(connection, busy_timeout)
             _migrate(connection)
     finally:
         connection.close()
 
 
 def damage(connection: sqlite3.Connection, check_for: timedelta | None) -> str | None:
-    """What SQLite's own check finds wrong, looking for at most `check_for` (None: as long as it takes)."""
+    """What SQLite's own check finds wrong, looking for at most `check_for` (None: as long as it takes).
+
+    It looks at pages and indexes; `work.damaged_letter` looks into the letters.
+    """
     if check_for is not None:
         end = time.monotonic() + check_for.total_seconds()
         connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS_BETWEEN_LOOKS)
@@ -83,32 +88,57 @@ def damage(connection: sqlite3.Connection, check_for: timedelta | None) -> str |
         connection.set_progress_handler(None, 0)
 
 
-def _check_file(path: Path) -> None:
-    if path.is_dir():
-        raise StoreDamagedError(
-            f"{path} is a directory; name a file in it, for example {path / 'redrive.db'}"
-        )
-    if not path.parent.is_dir():
-        raise StoreError(f"{path.parent} does not exist; create it, or choose another store path")
-    if not path.exists():
-        return
+def _is_there(path: Path) -> bool:
+    """Whether there is a file to open; one that cannot be a store, and a place for none, are refused."""
+    if str(path) == ":memory:":  # to SQLite this is no file but a database that ends with its connection
+        raise StoreError(":memory: is not a file; for a store in memory write memory: as store.url")
     try:
         with path.open("rb") as file:
             start = file.read(len(_MAGIC))
+    except IsADirectoryError:
+        raise StoreDamagedError(
+            f"{path} is a directory; name a file in it, for example {path / 'redrive.db'}"
+        ) from None
     except OSError as error:
-        raise StoreReadOnlyError(f"{path} cannot be read: {error.strerror}") from error
+        if error.errno not in _NOT_THERE:
+            raise StoreReadOnlyError(f"{path} cannot be read: {error.strerror}") from error
+        if not os.path.isdir(path.parent):  # noqa: PTH112  answers where Path.is_dir raises
+            raise StoreError(
+                f"{path.parent} does not exist; create it, or choose another store path"
+            ) from None
+        return False
+    except ValueError:
+        raise StoreError(f"{path} is not a name that a file can have; choose another store path") from None
     if start not in {b"", _MAGIC}:
         raise StoreDamagedError(f"{path} is not a database; choose another file for the store")
+    return True
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection, busy_timeout: timedelta) -> None:
+    """SQLite itself does not wait here while another connection is about to write the new file's first pages."""
+    end = time.monotonic() + busy_timeout.total_seconds()
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= end:
+                raise
+            time.sleep(0.005)
+        else:
+            return
 
 
 def _check_owner(connection: sqlite3.Connection, path: Path) -> None:
-    owner = connection.execute("PRAGMA application_id").fetchone()[0]
-    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    with connection:  # all of it as of one moment: another process may be making the store
+        connection.execute("BEGIN")
+        owner = connection.execute("PRAGMA application_id").fetchone()[0]
+        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        version = _version(connection)
     if owner != APPLICATION_ID and (owner or tables):
         raise StoreDamagedError(
             f"{path} is the database of another program; choose another file for the store"
         )
-    version, newest = _version(connection), migrations()[-1][0]
+    newest = migrations()[-1][0]
     if version > newest:
         raise StoreVersionError(
             f"{path} was written by a newer redrive (schema {version}, this one knows {newest}); upgrade redrive"
@@ -150,7 +180,7 @@ def _statements(script: str) -> Iterator[str]:
 # SQLite's primary result codes, and what they mean to us.
 _ERRORS: Final[dict[int, tuple[type[StoreError], str]]] = {
     sqlite3.SQLITE_FULL: (StoreFullError, "is full: make room on the disk or raise the size limit"),
-    sqlite3.SQLITE_IOERR: (StoreError, "cannot be read or written: look at the disk"),
+    sqlite3.SQLITE_IOERR: (StoreError, "cannot be read or written: look at the disk, its quotas and limits"),
     sqlite3.SQLITE_READONLY: (
         StoreReadOnlyError,
         "cannot be written: check the owner and mode of file and folder",

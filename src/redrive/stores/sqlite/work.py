@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
-from redrive.errors import LetterNotFoundError
+from redrive.errors import FormatError, LetterNotFoundError
 from redrive.letters import DeadLetter, Hold, LetterHead, Note, State, Step
 from redrive.letters.letter import storable
 from redrive.letters.lifecycle import after
@@ -34,7 +34,7 @@ from redrive.stores.changes import (
     failure_fields,
     retagged,
 )
-from redrive.stores.cold import pack_failure
+from redrive.stores.cold import check_sum, pack_failure
 from redrive.stores.sqlite.rows import (
     COLUMNS,
     NewRow,
@@ -52,7 +52,8 @@ from redrive.stores.sqlite.rows import (
 
 Connection: TypeAlias = sqlite3.Connection
 _LET_IN: Final = 10_000  # how many letters may fall due in one claim (S13)
-_AT_ONCE: Final = 500  # ids bound in one statement
+_AT_ONCE: Final = 500  # ids bound in one statement, or letters looked at by one
+_BEFORE_ALL: Final = -(2**63)  # a stamp that no letter has
 # Letters added by one statement: prepared once, and few enough for SQLite's limit of bound values.
 _ROWS_AT_ONCE: Final = 250
 # Another process wrote at the same microseconds.
@@ -418,6 +419,27 @@ def journal(db: Connection, letter_id: str | None, after_line: int, limit: int) 
         )
         for number, at, actor, its_letter, action, before, now, detail in rows
     ]
+
+
+def damaged_letter(db: Connection) -> str | None:
+    """What is wrong with the first letter whose cold part is not as it was written; None: all are."""
+    start, seen = None, _BEFORE_ALL
+    while start != seen:  # by portions: one long look would keep the log from being cleared
+        start = seen
+        for key, letter_id, content, failure in db.execute(
+            "SELECT created_at, id, content, failure FROM letters LEFT JOIN bodies ON letter = created_at"
+            " WHERE created_at > ? ORDER BY created_at LIMIT ?",
+            (start, _AT_ONCE),
+        ):
+            seen = key
+            if content is None:
+                return f"letter {letter_id}: its message is missing"
+            try:
+                check_sum(content)
+                check_sum(failure)
+            except FormatError as error:
+                return f"letter {letter_id}: {error}"
+    return None
 
 
 def _of_ids(db: Connection, columns: str, ids: Sequence[str]) -> Iterator[tuple[Any, ...]]:

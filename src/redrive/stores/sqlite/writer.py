@@ -5,8 +5,8 @@ the thread takes all that have come, runs them in one transaction and commits on
 works on one group, the next one gathers. A job's future is done only after the commit, so whoever awaited it can
 rely on it.
 
-A job that raises changes nothing and disturbs no other: it runs behind a savepoint. Where the database itself
-fails (disk full, damaged file), the whole group is rolled back and every job in it is told.
+A job that raises, whatever it raises, changes nothing and disturbs no other: it runs behind a savepoint. Where the
+database itself fails (disk full, damaged file), the whole group is rolled back and every job in it is told.
 """
 
 import asyncio
@@ -18,11 +18,17 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from redrive.errors import RedriveError, StoreClosedError
+from redrive.errors import StoreClosedError
 from redrive.stores.sqlite.schema import translate
 
 T = TypeVar("T")
-_REFUSALS: Final = (RedriveError, ValueError, TypeError, OverflowError, sqlite3.IntegrityError)
+# SQLite's errors that are about a statement or its values, and so about one job; all others are about the database.
+_OF_A_JOB: Final = (
+    sqlite3.IntegrityError,
+    sqlite3.ProgrammingError,
+    sqlite3.InterfaceError,
+    sqlite3.DataError,
+)
 _LARGEST_GROUP: Final = 5000  # jobs in one transaction, give or take one hand-over
 
 
@@ -130,15 +136,14 @@ class Writer:
             else:
                 results = [result for bundle in bundles for result in self._guarded(bundle)]
             self._connection.execute("COMMIT")
-        except _REFUSALS as error:
+        except BaseException as error:  # noqa: BLE001  whoever waits must hear of it, whatever it is
             self._roll_back()
+            if _concerns_all(error):
+                told = translate(error, self._path) if isinstance(error, sqlite3.Error) else error
+                return [(job, None, told) for job in group]
             if len(group) == 1:
                 return [(group[0], None, error)]
             return [result for job in group for result in self._commit([job])]
-        except BaseException as error:  # noqa: BLE001  whoever waits must hear of it, whatever it is
-            self._roll_back()
-            told = translate(error, self._path) if isinstance(error, sqlite3.Error) else error
-            return [(job, None, told) for job in group]
         return results
 
     def _run_bundle(self, bundle: Bundle) -> list[Result]:
@@ -146,12 +151,14 @@ class Writer:
         return [(job, answer, None) for job, answer in zip(bundle.jobs, answers, strict=True)]
 
     def _guarded(self, bundle: Bundle) -> list[Result]:
-        """Run one bundle of several; if it refuses, undo what it did and nothing else."""
+        """Run one bundle of several; if it raises, undo what it did and nothing else."""
         execute = self._connection.execute
         execute("SAVEPOINT bundle")
         try:
             results = self._run_bundle(bundle)
-        except _REFUSALS as error:
+        except Exception as error:
+            if _concerns_all(error):
+                raise
             execute("ROLLBACK TO bundle")
             execute("RELEASE bundle")
             if len(bundle.jobs) == 1:
@@ -164,3 +171,10 @@ class Writer:
         with suppress(sqlite3.Error):
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
+
+
+def _concerns_all(error: BaseException) -> bool:
+    """Whether the error is the database's, or the interpreter's, and no matter of one job."""
+    if isinstance(error, sqlite3.Error):
+        return not isinstance(error, _OF_A_JOB)
+    return not isinstance(error, Exception)

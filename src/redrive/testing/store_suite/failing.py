@@ -16,7 +16,14 @@ from redrive.errors import (
 )
 from redrive.stores.base import Store
 from redrive.stores.changes import (
+    Exhaust,
+    Outcome,
+    Park,
     Prioritise,
+    Release,
+    Resolve,
+    Retry,
+    Settlement,
 )
 from redrive.testing.clock import ManualClock
 from redrive.testing.factories import a_failure, a_letter, a_message, letters
@@ -98,6 +105,29 @@ class Failing(Ground):
             await store.add([bad])
         assert "\n" not in str(caught.value)
         assert await store.count() == 0
+
+    @pytest.mark.parametrize(
+        "outcome",
+        [
+            Retry(at=datetime(2026, 1, 1)),  # noqa: DTZ001  that is the point
+            Release(at=datetime(2026, 1, 1)),  # noqa: DTZ001
+            Park(failure=a_failure(at=datetime(2026, 1, 1))),  # noqa: DTZ001
+            Exhaust(failure=a_failure(error_type="x" * 70_000)), Resolve(strategy=""), Resolve(strategy="\udc80"),
+            Resolve(detail="a\x00b"), Park(detail="\udc80"), Exhaust(detail="x" * 70_000),
+        ],
+        ids=lambda outcome: type(outcome).__name__,
+    )  # fmt: skip
+    async def test_s33_outcomes_that_cannot_be_stored_are_refused(
+        self, store: Store, outcome: Outcome
+    ) -> None:
+        await store.add(letters(2))
+        good, bad = await store.claim("w")
+        before = await store.load([good.id, bad.id])
+        with pytest.raises(SettingsError) as caught:
+            await store.settle([Settlement(good.hold, Resolve()), Settlement(bad.hold, outcome)])
+        assert "\n" not in str(caught.value)
+        assert await store.load([good.id, bad.id]) == before
+        assert await store.settle([Settlement(good.hold, Resolve())]) == [True]
 
     async def test_s33_what_brokers_and_errors_really_contain_is_storable(self, store: Store) -> None:
         odd = a_letter(
