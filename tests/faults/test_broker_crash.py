@@ -24,7 +24,7 @@ class Process:
 
     def __init__(self, data: Path) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "redrive.broker", "--port", "0", "--data", str(data)],
+            [sys.executable, "-m", "redrive", "broker", "--port", "0", "--data", str(data)],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,

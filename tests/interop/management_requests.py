@@ -20,6 +20,7 @@ HELLO = {
     "payload_encoding": "string",
 }
 GET = {"count": 5, "ackmode": "ack_requeue_true", "encoding": "auto"}
+NEW = {"name": "new", "durable": True, "auto_delete": False, "arguments": {}}
 PUBLISH = "/exchanges/{v}/amq.default/publish"
 BINDING = "/bindings/{v}/e/amq.fanout/q/dlq"
 
@@ -219,23 +220,48 @@ TAGS: Mapping[str, list[Request]] = {
 
 # AMQP.md's lists, and what clients look at besides; a type that RabbitMQ does not settle is not compared.
 FIELDS: Mapping[str, str] = {
-    "queue": "name vhost type durable auto_delete exclusive arguments policy effective_policy_definition state consumers"
-    " messages messages_ready messages_unacknowledged messages_details message_bytes message_bytes_ready"
-    " message_bytes_unacknowledged memory head_message_timestamp message_stats node consumer_details",
-    "overview": "rabbitmq_version product_name product_version management_version node cluster_name object_totals"
-    " queue_totals message_stats listeners exchange_types contexts rates_mode",
-    "exchange": "name vhost type durable auto_delete internal arguments incoming outgoing user_who_performed_action",
-    "binding": "source vhost destination destination_type routing_key arguments properties_key",
-    "connection": "name vhost user node host port peer_host peer_port protocol auth_mechanism client_properties channels"
-    " channel_max frame_max timeout connected_at state ssl type recv_oct send_oct recv_oct_details",
-    "channel": "name number vhost user node connection_details state confirm transactional consumer_count prefetch_count"
-    " global_prefetch_count messages_unacknowledged messages_unconfirmed messages_uncommitted acks_uncommitted"
-    " message_stats",
-    "consumer": "arguments ack_required active activity_status channel_details consumer_tag exclusive prefetch_count"
-    " queue",
-    "policy": "vhost name pattern apply-to definition priority",
-    "node": "name type running os_pid uptime processors mem_used mem_limit mem_alarm disk_free disk_free_limit"
-    " disk_free_alarm fd_total sockets_total partitions exchange_types",
-    "vhost": "name description tags metadata tracing cluster_state default_queue_type",
-    "user": "name password_hash hashing_algorithm tags limits",
+    "queue": """
+        name vhost type durable auto_delete exclusive arguments policy effective_policy_definition state
+        consumers messages messages_ready messages_unacknowledged messages_details message_bytes
+        message_bytes_ready message_bytes_unacknowledged memory head_message_timestamp message_stats
+        node consumer_details
+    """,
+    "overview": """
+        rabbitmq_version product_name product_version management_version node cluster_name object_totals
+        queue_totals message_stats listeners exchange_types contexts rates_mode
+    """,
+    "exchange": """
+        name vhost type durable auto_delete internal arguments incoming outgoing
+        user_who_performed_action
+    """,
+    "binding": """
+        source vhost destination destination_type routing_key arguments properties_key
+    """,
+    "connection": """
+        name vhost user node host port peer_host peer_port protocol auth_mechanism client_properties
+        channels channel_max frame_max timeout connected_at state ssl type recv_oct send_oct
+        recv_oct_details
+    """,
+    "channel": """
+        name number vhost user node connection_details state confirm transactional consumer_count
+        prefetch_count global_prefetch_count messages_unacknowledged messages_unconfirmed
+        messages_uncommitted acks_uncommitted message_stats
+    """,
+    "consumer": """
+        arguments ack_required active activity_status channel_details consumer_tag exclusive
+        prefetch_count queue
+    """,
+    "policy": """
+        vhost name pattern apply-to definition priority
+    """,
+    "node": """
+        name type running os_pid uptime processors mem_used mem_limit mem_alarm disk_free
+        disk_free_limit disk_free_alarm fd_total sockets_total partitions exchange_types
+    """,
+    "vhost": """
+        name description tags metadata tracing cluster_state default_queue_type
+    """,
+    "user": """
+        name password_hash hashing_algorithm tags limits
+    """,
 }

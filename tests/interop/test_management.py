@@ -117,7 +117,7 @@ def busy(at: RabbitMQ) -> Iterator[BlockingConnection]:
         connection.close()
 
 
-def objects(at: RabbitMQ) -> dict[str, Any]:
+def objects(at: RabbitMQ) -> Any:
     """One object of each kind, as soon as they tell what is going on."""
 
     def look() -> dict[str, Any] | None:

@@ -77,7 +77,7 @@ class EmbeddedServer(Server[RabbitMQ]):
 
     def processes(self) -> tuple[Process, ...]:
         argv = (
-            *(sys.executable, "-m", "redrive.broker"),
+            *(sys.executable, "-m", "redrive", "broker"),
             *("--port", str(self._amqp), "--management-port", str(self._management)),
             *("--data", str(self.home / "data")),
         )

@@ -464,7 +464,7 @@ def a_dead_letter_queue_bound_to_its_own_dlx_does_not_keep_a_second_queue_from_i
 ) -> None:
     ch = scene.channel()
     ch.exchange("dlx", "fanout")
-    ch.queue("dead", dead_letter_exchange="dlx", message_ttl=20)
+    ch.queue("dead", dead_letter_exchange="dlx", message_ttl=100)
     ch.queue("second")
     ch.bind("dead", "dlx")
     ch.bind("second", "dlx")

@@ -297,8 +297,11 @@ def an_access_request_is_answered_or_refused(scene: Scene) -> None:
     wire.channel().call(m.AccessRequest("/data"))
 
 
-def closing_the_connection_is_answered(scene: Scene) -> None:
+def closing_the_connection_is_answered_and_hanging_up_is_left_to_the_client(scene: Scene) -> None:
+    """Hanging up while the client still writes would cost it the answer: its kernel hears of a reset."""
     wire = scene.connect()
     wire.channel().queue("work")
     wire.send_octets(wire.connection.close("good bye", 200))
     wire.note("close-ok", wire.await_method(m.ConnectionCloseOk) is not None)
+    wire.read(0.2)
+    wire.note("then", wire.ending())
