@@ -52,7 +52,7 @@ class EmbeddedServer(Server[RabbitMQ]):
     @classmethod
     def find(cls) -> Path:
         try:
-            module = importlib.util.find_spec("redrive.broker.__main__")
+            module = importlib.util.find_spec("redrive.cli.broker")
         except ModuleNotFoundError:
             module = None
         if module is None or module.origin is None:

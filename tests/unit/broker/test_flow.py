@@ -334,7 +334,7 @@ def test_publishers_are_blocked_above_the_memory_limit_and_released_below() -> N
     client.publish("q", b"x" * 2000)
     assert client.take(m.ConnectionBlocked).reason == "low on memory"
     client.call(m.QueuePurge("q"), m.QueuePurgeOk)
-    assert client.take(m.ConnectionUnblocked)
+    client.take(m.ConnectionUnblocked)
 
 
 def test_a_reply_reaches_its_asker_directly() -> None:
