@@ -170,7 +170,7 @@ class Journal:
         self._flushing = Lock()
         self._writing: Writing
         self._durable = 0
-        self._failure: JournalError | None = None
+        self._failure: BaseException | None = None
         self._closed = False
         # reading back and compaction
         self._files: dict[int, int] = {}
@@ -545,7 +545,9 @@ class Journal:
             try:
                 self._write()
                 self._delete_retired()
-            except JournalError as error:
+            except (
+                BaseException
+            ) as error:  # whatever it was: records were taken off the list and are not on disk
                 self._failure = error
                 raise
             return self._durable

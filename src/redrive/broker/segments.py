@@ -56,6 +56,7 @@ _HOLE: Final = 0xFFFF_FFFF  # as `back`: the payload is the sequence to go on wi
 _NAME: Final = re.compile(r"(\d{12})\.journal(\.tmp|\.damaged)?")
 _NEIGHBOURS: Final = {"lock", "lost+found"}
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FORBIDDEN: Final = {errno.EACCES, errno.EPERM, errno.EROFS}
 _sync_data = getattr(os, "fdatasync", os.fsync)
 
 
@@ -92,7 +93,8 @@ def translated(path: Path, doing: str) -> Iterator[None]:
             raise JournalFullError(
                 f"cannot {doing} {path}: {reason}; make room there, then start again"
             ) from error
-        raise JournalError(f"cannot {doing} {path}: {reason}; see to the disk, then start again") from error
+        advice = "let this user write there" if error.errno in _FORBIDDEN else "see to the disk"
+        raise JournalError(f"cannot {doing} {path}: {reason}; {advice}, then start again") from error
 
 
 class Segment:

@@ -21,7 +21,7 @@ from redrive.broker.journal_keep import JournalKeep
 from redrive.broker.session import Session
 
 _HIGH_WATER: Final = 4 * 1024 * 1024  # octets waiting for a slow reader before its consumers get a rest
-_SOON: Final = 0.0
+_LINGER: Final = 1.0  # seconds that a client has to hang up after the last word
 
 
 @dataclass(frozen=True)
@@ -229,6 +229,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Octets have come."""
         session, server = self.session, self._server
+        if session.is_done:
+            return
         connection = session.connection
         was_running = connection.state is ConnectionState.RUNNING
         self.octets_in += len(data)
@@ -237,7 +239,7 @@ class Connection(asyncio.Protocol):
             self._start_beating()
         connection.heartbeats.heard(self._loop.time())
         if session.is_done and not session.outbox:
-            self._transport.close()
+            self._finish()
         if session.publishes and server.broker.blocked_because is not None:
             self.pause_reading()
         server.schedule_turn()
@@ -260,7 +262,21 @@ class Connection(asyncio.Protocol):
         self._transport.write(octets)
         self.session.connection.heartbeats.spoke(self._loop.time())
         if self.session.is_done:
-            self._transport.close()
+            self._finish()
+
+    def _finish(self) -> None:
+        """Everything has been said; the client gets a moment to hang up by itself.
+
+        Closing now would reset the connection if octets of the client are under way, and it might never read our
+        last word.
+        """
+        if self._beat is not None:
+            self._beat.cancel()
+        if self._transport.can_write_eof() and not self._transport.is_closing():
+            self._transport.write_eof()
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = self._loop.call_later(_LINGER, self._transport.close)
 
     def pause_writing(self) -> None:
         """The client reads more slowly than it is sent: its consumers get a rest."""

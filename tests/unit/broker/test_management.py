@@ -7,6 +7,9 @@ import pytest
 
 from redrive.broker.core import Broker
 from redrive.broker.management import start_management
+from redrive.broker.management.answers import Answer
+from redrive.broker.management.app import _made
+from redrive.broker.management.lists import ToMake
 from redrive.broker.server import Server
 from tests.unit.broker.management_place import Place, place
 
@@ -268,3 +271,18 @@ class TestTheWhole:
         assert (await here.call("GET", "/metrics/per-object", who=None)).status == 401
         text = await here.get("/metrics/per-object")
         assert 'rabbitmq_queue_messages_ready{vhost="/",queue="a\\"b"} 0' in text.splitlines()
+
+    async def test_a_long_list_lets_the_broker_take_its_turns(self) -> None:
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.create_task(count())
+        answer = await _made(Answer(body=ToMake([dict] * 1000)))
+        counting.cancel()
+        assert answer.body == [{}] * 1000
+        assert turns >= 4

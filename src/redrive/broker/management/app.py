@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from redrive.broker.management.answers import Answer, RefusalError, bad_request, no_such_object
 from redrive.broker.management.ask import Ask, Desk
+from redrive.broker.management.lists import ToMake
 from redrive.broker.management.routes import OPEN, Found, find
 
 MAX_BODY: Final = 20 * 1024 * 1024  # a definitions file of a large broker fits
@@ -29,6 +30,7 @@ _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
 }
 _SAFE: Final = frozenset({"GET", "HEAD"})
+_AT_ONCE: Final = 250  # rows of a list, some milliseconds, before the broker goes on
 _PATIENCE: Final = 30.0  # seconds that a disk may take
 
 
@@ -80,7 +82,7 @@ class App:
         if user:
             ask.need("management")
         if request.method in _SAFE:
-            return handler(ask)
+            return await _made(handler(ask))
         try:
             answer = handler(ask)
         finally:
@@ -123,6 +125,18 @@ class App:
                     await asyncio.sleep(0.001)
         except TimeoutError:
             raise RefusalError(503, "service_unavailable", "the journal does not get to disk") from None
+
+
+async def _made(answer: Answer) -> Answer:
+    """The answer with all its rows; a long list lets the broker take its turns in between."""
+    if not isinstance(answer.body, ToMake):
+        return answer
+    rows = []
+    for number, make in enumerate(answer.body, 1):
+        rows.append(make())
+        if number % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return answer._replace(body=rows)
 
 
 def _response(answer: Answer) -> Response:

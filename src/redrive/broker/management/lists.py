@@ -25,6 +25,12 @@ class Row(NamedTuple):
     make: Callable[[], Json]
 
 
+class ToMake(tuple[Callable[[], Json], ...]):
+    """Rows that are yet to be made: whoever answers does it in portions, so that the broker gets its turns."""
+
+    __slots__ = ()
+
+
 def listed(ask: Ask, rows: Iterable[Row]) -> Answer:
     """The list that is asked for."""
     found = sorted(rows, key=lambda row: row.order)
@@ -37,7 +43,7 @@ def listed(ask: Ask, rows: Iterable[Row]) -> Answer:
         found.reverse()
     if "page" in ask.query:
         return Answer(body=_page(ask, found))
-    return Answer(body=[chosen(ask, row.make()) for row in found])
+    return Answer(body=ToMake(partial(_made, ask, row) for row in found))
 
 
 def one(ask: Ask, shown: Json) -> Answer:
@@ -104,6 +110,10 @@ def _number(ask: Ask, key: str, default: int) -> int:
         return int(ask.query.get(key, default))
     except ValueError:
         raise bad_request(_INVALID) from None
+
+
+def _made(ask: Ask, row: Row) -> Json:
+    return chosen(ask, row.make())
 
 
 def _same(shown: Json) -> Json:

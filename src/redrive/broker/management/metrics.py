@@ -35,8 +35,9 @@ def sums(ask: Ask) -> Answer:
     broker = ask.broker
     queues = [queue for _, queue in broker.queues()]
     lines = [*_build(), *_totals(broker), *_deaths(broker)]
-    for name, what in _GAUGES.items():
-        lines += _metric(name, "gauge", what, [({}, sum(_gauges(queue)[name] for queue in queues))])
+    together = zip(*map(_gauges, queues), strict=True) if queues else [(0,)] * len(_GAUGES)
+    for (name, what), values in zip(_GAUGES.items(), together, strict=True):
+        lines += _metric(name, "gauge", what, [({}, sum(values))])
     return Answer(body="\n".join([*lines, ""]), headers=TYPE)
 
 
@@ -46,13 +47,14 @@ def per_object(ask: Ask) -> Answer:
     queues = [({"vhost": vhost.name, "queue": queue.name}, queue) for vhost, queue in ask.broker.queues()]
     lines = [*_build(), *_totals(ask.broker), *_deaths(ask.broker)]
     gauges = [(labels, _gauges(queue)) for labels, queue in queues]
-    for name, what in _GAUGES.items():
-        lines += _metric(name, "gauge", what, [(labels, values[name]) for labels, values in gauges])
+    for place, (name, what) in enumerate(_GAUGES.items()):
+        lines += _metric(name, "gauge", what, [(labels, values[place]) for labels, values in gauges])
     return Answer(body="\n".join([*lines, ""]), headers=TYPE)
 
 
-def _gauges(queue: Queue) -> dict[str, int]:
-    values = (
+def _gauges(queue: Queue) -> tuple[int, ...]:
+    """In the order of `_GAUGES`."""
+    return (
         queue.ready + queue.unacked,
         queue.ready,
         queue.unacked,
@@ -61,7 +63,6 @@ def _gauges(queue: Queue) -> dict[str, int]:
         queue.unacked_bytes,
         len(queue.consumers),
     )
-    return dict(zip(_GAUGES, values, strict=True))
 
 
 def _build() -> Iterable[str]:
