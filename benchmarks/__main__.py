@@ -6,6 +6,7 @@ import sys
 
 # Name → module with `run(quick)` that yields cases.
 BENCHMARKS = {
+    "broker": "benchmarks.broker",
     "store-sqlite": "benchmarks.store_sqlite",
 }
 

@@ -6,13 +6,15 @@ session answers it and the channel is closed by `close`, which gives back what w
 """
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from itertools import takewhile
+from typing import TYPE_CHECKING, Final
 
 from redrive.amqp import methods as m
 from redrive.amqp.codec import encode
 from redrive.amqp.errors import ReplyCode, SoftError
 from redrive.amqp.frames import content_frames, method_frame
-from redrive.amqp.hot import ack_frame, nack_frame, parse_ack_run
+from redrive.amqp.hot import ack_frame, nack_frame, parse_ack, parse_ack_run, parse_nack, parse_reject
 from redrive.amqp.properties import read_headers, replace_fields
 from redrive.broker.consumer import Consumer
 from redrive.broker.dead_letter import Reason
@@ -25,6 +27,29 @@ if TYPE_CHECKING:
     from redrive.broker.session import Session
 
 Unacked = tuple[Entry, Queue, Consumer | None]
+
+
+def _ack(payload: bytes) -> tuple[int, bool, str]:
+    return *parse_ack(payload), "ack"
+
+
+def _nack(payload: bytes) -> tuple[int, bool, str]:
+    tag, multiple, requeue = parse_nack(payload)
+    return tag, multiple, "requeue" if requeue else "reject"
+
+
+def _reject(payload: bytes) -> tuple[int, bool, str]:
+    tag, requeue = parse_reject(payload)
+    return tag, False, "return" if requeue else "reject"
+
+
+# The first octets of the methods that settle → (tag, multiple, verdict). A requeue by nack does not count against a
+# delivery limit, a requeue by reject does (AMQP.md 21).
+SETTLING: Final[dict[bytes, Callable[[bytes], tuple[int, bool, str]]]] = {
+    b"\x00\x3c\x00\x50": _ack,
+    b"\x00\x3c\x00\x78": _nack,
+    b"\x00\x3c\x00\x5a": _reject,
+}
 _NACK_BITS = 0  # a confirm that says no is never multiple and has nothing to requeue
 
 
@@ -60,7 +85,7 @@ class Channel:
         route = session.routes.get(payload)
         if route is None or route.version != session.vhost.version:
             route = session.find_route(payload)
-        if header is not self._last_header:
+        if header is not self._last_header and header != self._last_header:
             self._facts = HeaderFacts(session, header)
             self._last_header = header
         facts = self._facts
@@ -68,7 +93,7 @@ class Channel:
         if facts.plain and route.fixed:
             queues = route.queues
             message = Message(
-                route.exchange, route.keys, route.route, facts.header, body, persistent=facts.persistent
+                route.exchange, route.keys, route.route, facts.header, body, facts.persistent, len(body)
             )
         else:
             queues, message = self._route_slowly(route, facts, body)
@@ -94,7 +119,7 @@ class Channel:
             header = header[:PROPERTIES_AT] + replace_fields(raw, reply_to=name)
         queues = session.vhost.targets(route.exchange, keys, lambda: read_headers(raw))
         # A route that is told to consumers and dead letters names CC keys, never BCC ones (AMQP.md 5, 10).
-        return queues, Message(route.exchange, keys, route.route, header, body, persistent=facts.persistent)
+        return queues, Message(route.exchange, keys, route.route, header, body, facts.persistent, len(body))
 
     def enqueue(self, queues: list[Queue], message: Message, facts: HeaderFacts, *, mandatory: bool) -> bool:
         """Put a message into its queues; False if one of them refused it."""
@@ -187,6 +212,18 @@ class Channel:
             self.settle(0, multiple=False, verdict="ack")
         raise SoftError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}", 60, 80)
 
+    def settle_raw(self, payload: bytes) -> None:
+        """A `basic.ack`, `basic.nack` or `basic.reject` as it came."""
+        tag, multiple, verdict = SETTLING[payload[:4]](payload)
+        if multiple or self.transaction is not None:
+            self.settle(tag, multiple=multiple, verdict=verdict)
+        elif tag in self.unacked:
+            self._settle_one(tag, verdict)
+            if self.prefetch:
+                self._mark_all()
+        else:
+            raise SoftError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
+
     def settle(self, tag: int, *, multiple: bool, verdict: str) -> None:
         """Acknowledge, reject or give back one delivery, or all up to it. `verdict`: ack, reject, requeue, return."""
         tags = self._tags(tag, multiple=multiple)
@@ -199,8 +236,8 @@ class Channel:
     def _tags(self, tag: int, *, multiple: bool) -> list[int]:
         taken = self.transaction.tags if self.transaction is not None else frozenset()
         if multiple:
-            found = [known for known in self.unacked if known <= tag or tag == 0]
-            found = [known for known in found if known not in taken]
+            upto = takewhile(tag.__ge__, self.unacked) if tag else self.unacked  # they lie in order
+            found = [known for known in upto if known not in taken]
             if not found and tag != 0:
                 raise SoftError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
             return found
@@ -210,35 +247,31 @@ class Channel:
 
     def settle_all(self, tags: list[int], verdict: str) -> None:
         """Carry out a verdict on deliveries, in the order of their tags (AMQP.md 18)."""
-        touched: dict[Queue, None] = {}
         for tag in tags:
-            entry, queue, consumer = self.unacked.pop(tag)
-            self._release(entry, queue, consumer)
-            touched[queue] = None
-            if verdict == "ack":
-                queue.stats.acked += 1
-                queue.ground.forget(queue, entry)
-            elif verdict == "reject":
-                queue.ground.bury(queue, entry, Reason.REJECTED)
-            else:
-                self._give_back(queue, entry, counts=verdict == "return")
-        for queue in touched:
-            if not queue.is_deleted:
-                queue.dispatch(self.session.now)
-                queue.trim()
+            self._settle_one(tag, verdict)
         if self.prefetch:
             self._mark_all()
+
+    def _settle_one(self, tag: int, verdict: str) -> None:
+        entry, queue, consumer = self.unacked.pop(tag)
+        queue.unacked -= 1
+        queue.unacked_bytes -= entry.message.size
+        if consumer is not None:
+            consumer.unacked -= 1
+        if verdict == "ack":
+            queue.stats.acked += 1
+            queue.ground.forget(queue, entry)
+        elif verdict == "reject":
+            queue.ground.bury(queue, entry, Reason.REJECTED)
+        else:
+            self._give_back(queue, entry, counts=verdict == "return")
+        if not queue.is_dirty:
+            self.session.broker.mark(queue)
 
     def _mark_all(self) -> None:
         """Room that the channel's consumers share has become free: any of their queues may use it."""
         for consumer in self.consumers.values():
             self.session.broker.mark(consumer.queue)
-
-    def _release(self, entry: Entry, queue: Queue, consumer: Consumer | None) -> None:
-        queue.unacked -= 1
-        queue.unacked_bytes -= entry.message.size
-        if consumer is not None:
-            consumer.unacked -= 1
 
     def _give_back(self, queue: Queue, entry: Entry, *, counts: bool) -> None:
         """Back to the queue; a quorum queue counts, and gives up at its limit (AMQP.md 21)."""
@@ -251,6 +284,9 @@ class Channel:
                 queue.ground.bury(queue, entry, Reason.DELIVERY_LIMIT)
                 return
         queue.give_back(entry, self.session.now)
+        if queue.eager:
+            queue.dispatch(self.session.now)
+            queue.trim()
 
     # --- consumers -----------------------------------------------------------------------------------------
 

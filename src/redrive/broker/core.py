@@ -57,6 +57,7 @@ class Broker:
         self.memory_limit = memory_limit  # bytes of bodies in memory before publishers have to wait
         self.dead_letter_fallback = dead_letter_fallback
         self.log = log or logging.getLogger("redrive.broker")
+        self._tells_deaths = self.log.isEnabledFor(logging.DEBUG)
         self.cluster_name = cluster_name
         self.users = Users()
         self.vhosts: dict[str, VHost] = {}
@@ -326,6 +327,8 @@ class Broker:
     def died(self, vhost: VHost, queue: Queue, reason: Reason, strategy: str) -> None:
         """Count a death and tell it."""
         self.deaths[queue.options.queue_type, reason, strategy] += 1
+        if not self._tells_deaths:
+            return
         self.log.debug(
             "message died in queue %s of vhost %s: %s (%s)", queue.name, vhost.name, reason, strategy
         )

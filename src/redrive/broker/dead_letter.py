@@ -62,24 +62,17 @@ class Death(NamedTuple):
 Deaths: TypeAlias = tuple[Death, ...]
 
 
-class DeadLetter(Message):
-    """A message that this broker has dead-lettered. Whoever reads one back from a journal gives no `deaths`."""
+class DeadLetter(Message, gc=False, eq=False):
+    """A message that this broker has dead-lettered. Whoever reads one back from a journal gives no `told`."""
 
-    __slots__ = ("_deaths",)
-
-    def __init__(
-        self, exchange: str, keys: tuple[str, ...], route: bytes, header: bytes, body: bytes,
-        *, persistent: bool, deaths: Deaths | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(exchange, keys, route, header, body, persistent=persistent)
-        self._deaths = deaths
+    told: Deaths | None = None
 
     @property
     def deaths(self) -> Deaths:
         """What its `x-death` says, most recent first."""
-        if self._deaths is None:
-            self._deaths = tuple(_read_deaths(self.header))
-        return self._deaths
+        if self.told is None:
+            self.told = tuple(_read_deaths(self.header))
+        return self.told
 
 
 def dead_letter_of(
@@ -97,7 +90,7 @@ def dead_letter_of(
     header, deaths = _record(message.header, known, message.exchange, message.keys, queue, reason, seconds)
     keys = message.keys if routing_key is None else (routing_key,)  # AMQP.md 10
     route = _route(exchange, keys[0])  # AMQP.md 9
-    return DeadLetter(exchange, keys, route, header, body, persistent=message.persistent, deaths=deaths)
+    return DeadLetter(exchange, keys, route, header, body, message.persistent, message.size, 0, deaths)
 
 
 def is_cycle(deaths: Iterable[Death], reason: Reason, target: str) -> bool:

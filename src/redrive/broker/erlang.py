@@ -97,5 +97,3 @@ def octets(value: str | bytes) -> bytes:
 def shown(value: Any) -> str:
     """A string as it is, anything else as a term."""
     return octets(value).decode("utf-8", "replace") if isinstance(value, str | bytes) else erlang_term(value)
-
-

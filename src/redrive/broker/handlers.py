@@ -179,7 +179,9 @@ def queue_bind(channel: Channel, method: m.QueueBind) -> None:
 def queue_unbind(channel: Channel, method: m.QueueUnbind) -> None:
     """Unbind a queue from an exchange; what is not there is as good as unbound."""
     vhost = channel.session.vhost
-    known = _queue_name(channel, method.queue) in vhost.queues and _one_line(method.exchange) in vhost.exchanges
+    known = (
+        _queue_name(channel, method.queue) in vhost.queues and _one_line(method.exchange) in vhost.exchanges
+    )
     if known or not method.exchange:
         queue, source, key = _queue_and_source(channel, method)
         vhost.unbind(source, queue, key, dict(method.arguments))
@@ -333,22 +335,6 @@ def basic_get(channel: Channel, method: m.BasicGet) -> None:
     channel.unacked[tag] = (entry, queue, None)
 
 
-def basic_ack(channel: Channel, method: m.BasicAck) -> None:
-    """Processed."""
-    channel.settle(method.delivery_tag, multiple=method.multiple, verdict="ack")
-
-
-def basic_nack(channel: Channel, method: m.BasicNack) -> None:
-    """Not processed; a requeue by nack does not count against the delivery limit (AMQP.md 21)."""
-    verdict = "requeue" if method.requeue else "reject"
-    channel.settle(method.delivery_tag, multiple=method.multiple, verdict=verdict)
-
-
-def basic_reject(channel: Channel, method: m.BasicReject) -> None:
-    """Not processed."""
-    channel.settle(method.delivery_tag, multiple=False, verdict="return" if method.requeue else "reject")
-
-
 def basic_recover(channel: Channel, method: m.BasicRecover | m.BasicRecoverAsync) -> None:
     """Everything unsettled goes back."""
     if not method.requeue:
@@ -434,9 +420,6 @@ HANDLERS: Final[dict[type[m.Method], Callable[[Channel, Any], None]]] = {
     m.BasicConsume: basic_consume,
     m.BasicCancel: basic_cancel,
     m.BasicGet: basic_get,
-    m.BasicAck: basic_ack,
-    m.BasicNack: basic_nack,
-    m.BasicReject: basic_reject,
     m.BasicRecover: basic_recover,
     m.BasicRecoverAsync: basic_recover,
     m.ChannelFlow: channel_flow,

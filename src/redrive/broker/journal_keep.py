@@ -260,10 +260,7 @@ class JournalKeep:
 
 def _entry_of(stored: RecoveredEntry, *, clean: bool) -> Entry:
     kind = DeadLetter if stored.place & 1 else Message
-    message = kind("", ("",), b"", b"", b"", persistent=True)
-    message.body = None
-    message.size = stored.size
-    message.place = stored.place
+    message = kind("", ("",), b"", b"", None, True, stored.size, stored.place)
     entry = Entry(stored.number, message)
     entry.expires_at = stored.expires_at
     entry.deliveries = stored.deliveries

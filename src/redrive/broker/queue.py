@@ -143,8 +143,7 @@ class Queue:
         """Put a message at the end. The caller has asked `has_room_for`."""
         number = self._next_number
         self._next_number = number + 1
-        entry = Entry(number, message)
-        entry.priority = priority
+        entry = Entry(number, message, priority)
         ttl = self.options.message_ttl
         if expiration is not None or ttl is not None:  # AMQP.md 19: the smaller one, fixed now
             life = min(expiration if expiration is not None else _NEVER, ttl if ttl is not None else _NEVER)

@@ -6,6 +6,7 @@ output tells when it is ready and where it listens; whoever started it may wait 
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import ssl
@@ -77,6 +78,8 @@ async def run_broker(options: BrokerOptions) -> None:
 
     server.on_failure = failed
     places, closers = await _listen(server, options)
+    gc.freeze()  # what is there now stays: the collector need not look at it again and again
+    gc.set_threshold(50_000, 20, 100)
     _say(f"redrive broker listens on {' and '.join(places)}")
     await stop.wait()
     for close in closers:

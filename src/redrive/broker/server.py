@@ -193,6 +193,7 @@ class Connection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._beat: asyncio.TimerHandle | None = None
         self._is_reading = True
+        self._is_finishing = False
         self.octets_in = self.octets_out = 0
         self.is_encrypted = False
 
@@ -229,7 +230,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Octets have come."""
         session, server = self.session, self._server
-        if session.is_done:
+        if self._is_finishing:
             return
         connection = session.connection
         was_running = connection.state is ConnectionState.RUNNING
@@ -270,6 +271,7 @@ class Connection(asyncio.Protocol):
         Closing now would reset the connection if octets of the client are under way, and it might never read our
         last word.
         """
+        self._is_finishing = True
         if self._beat is not None:
             self._beat.cancel()
         if self._transport.can_write_eof() and not self._transport.is_closing():

@@ -21,12 +21,12 @@ from redrive.amqp.connection import (
     MethodReceived,
 )
 from redrive.amqp.errors import AmqpError, HardError, ReplyCode, SoftError
-from redrive.amqp.frames import ACKS, CONTENT, PUBLISH_HEAD, content_header, expand, method_frame
+from redrive.amqp.frames import ACKS, CONTENT, METHOD, PUBLISH_HEAD, content_header, expand, method_frame
 from redrive.amqp.hot import publish_payload
 from redrive.amqp.methods import Role
 from redrive.amqp.sasl import EXTERNAL, Credentials, decode_response
 from redrive.amqp.states import ConnectionState
-from redrive.broker.channel import Channel
+from redrive.broker.channel import SETTLING, Channel
 from redrive.broker.handlers import HANDLERS
 from redrive.broker.publishing import Route
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from redrive.broker.queue import Queue
     from redrive.broker.vhost import VHost
 
-_MOST_ROUTES: Final = 4096  # routes a session remembers before it starts anew
+_MOST_ROUTES: Final = 32_768  # routes a session remembers before it starts anew
 _CLOSING: Final = frozenset({ConnectionState.CLOSED})
 
 
@@ -125,9 +125,12 @@ class Session:
                     if kind == ACKS:
                         channels[number].ack_run(payload)
                         continue
+                    if kind == METHOD and payload[:4] in SETTLING:
+                        channels[number].settle_raw(payload)
+                        continue
                 except AmqpError as error:
                     if not error.class_id:
-                        error.class_id, error.method_id = 60, 40 if kind == CONTENT else 80
+                        error.class_id, error.method_id = 60, payload[3] if kind != ACKS else 80
                     self._fail(number, error)
                     continue
             for frame in expand(item):
@@ -289,6 +292,11 @@ class Session:
             payload = publish_payload(method.exchange.encode(), method.routing_key.encode(), flags)
             self.publishes = True
             channel.publish(payload, content_header(properties, len(body)), body)
+            return
+        if isinstance(
+            method, m.BasicAck | m.BasicNack | m.BasicReject
+        ):  # not taken on the way in: mid-content
+            channel.settle_raw(encode(method))
             return
         handler = HANDLERS.get(type(method))
         if handler is not None:

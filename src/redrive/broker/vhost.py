@@ -31,6 +31,7 @@ PREDECLARED: Final = {
     "amq.rabbitmq.trace": "topic",
 }
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
+_MOST_REMEMBERED: Final = 4096
 
 
 class VHost:
@@ -46,6 +47,9 @@ class VHost:
         self.queues: dict[str, Queue] = {}
         self.policies = Policies()
         self.version = 0
+        self._remembered: dict[
+            tuple[str, tuple[str, ...]], list[Queue]
+        ] = {}  # ways of dead letters, while they hold
         self.metadata: dict[str, object] = {"description": "", "tags": []}  # for people
 
     # --- finding -------------------------------------------------------------------------------------------
@@ -215,6 +219,7 @@ class VHost:
     def changed(self) -> None:
         """What was remembered about routes is not true any more."""
         self.version += 1
+        self._remembered.clear()
 
     # --- policies ------------------------------------------------------------------------------------------
 
@@ -298,6 +303,7 @@ class VHost:
             self.broker.died(self, queue, reason, "disabled")
         elif exchange and exchange not in self.exchanges:
             self._fall_back(queue, message, reason, f"dead-letter exchange '{exchange}' does not exist", now)
+            self.broker.died(self, queue, reason, "dropped")
         else:
             self.broker.load(message)
             letter = dead_letter_of(
@@ -309,7 +315,7 @@ class VHost:
                 seconds=self.broker.seconds(now),
             )
             raw = letter.properties
-            targets = self.targets(exchange, letter.keys, lambda: read_headers(raw))
+            targets = self._targets_of_the_dead(exchange, letter.keys, raw)
             reached = [target for target in targets if not is_cycle(letter.deaths, reason, target.name)]
             if not targets:
                 self._fall_back(queue, message, reason, f"nothing is bound to '{exchange}' for it", now)
@@ -321,6 +327,22 @@ class VHost:
             self.broker.died(self, queue, reason, "at_most_once" if reached else "dropped")
         if entry.number:
             self.forget(queue, entry)
+
+    def _targets_of_the_dead(self, exchange: str, keys: tuple[str, ...], raw: bytes) -> list[Queue]:
+        """As `targets`, but remembered: the dead of one queue mostly go one way."""
+        found = self._remembered.get((exchange, keys))
+        if found is not None:
+            return found
+        asked: list[bool] = []
+
+        def headers() -> dict[str, object]:
+            asked.append(True)
+            return read_headers(raw)
+
+        found = self.targets(exchange, keys, headers)
+        if not asked and len(self._remembered) < _MOST_REMEMBERED:
+            self._remembered[exchange, keys] = found
+        return found
 
     def _fall_back(self, queue: Queue, message: Message, reason: Reason, why: str, now: int) -> None:
         """RabbitMQ drops such messages without a word. Here it is told, and a fallback may keep them (B6)."""

@@ -357,7 +357,7 @@ def test_everything_else_stays_as_the_sender_wrote_it(
     assert letter.header[:PROPERTIES_AT] == dying.header[:PROPERTIES_AT]
     assert encode_properties(got) == letter.properties
     assert letter.body is dying.body
-    assert (letter.persistent, letter.size) == (persistent, len(BODY))
+    assert (letter.persistent, letter.size) == (persistent, dying.size)
 
 
 def test_a_persistent_message_stays_persistent() -> None:  # AMQP.md 12
