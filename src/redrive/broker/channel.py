@@ -82,8 +82,8 @@ class Channel:
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
         """A message has come, whole: the payloads of its method and header frames, and its body."""
         session = self.session
-        route = session.routes.get(payload)
-        if route is None or route.version != session.vhost.version:
+        route = session.vhost.routes.get(payload)
+        if route is None or not session.may_take(route):
             route = session.find_route(payload)
         if header is not self._last_header and header != self._last_header:
             self._facts = HeaderFacts(session, header)

@@ -8,7 +8,7 @@ look into a dictionary; what a message needs beyond them is the exception and ta
 
 from typing import TYPE_CHECKING, Final
 
-from redrive.amqp.errors import HardError, ReplyCode, SoftError
+from redrive.amqp.errors import HardError, ReplyCode
 from redrive.amqp.hot import parse_publish, route_of
 from redrive.amqp.properties import (
     check_properties,
@@ -26,41 +26,34 @@ from redrive.broker.vhost import REPLY_TO
 if TYPE_CHECKING:
     from redrive.broker.queue import Queue
     from redrive.broker.session import Session
+    from redrive.broker.vhost import VHost
 
 BASIC_PUBLISH: Final = (60, 40)
 
 
 class Route:
-    """What follows from the octets of a `basic.publish`."""
+    """What follows from the octets of a `basic.publish`, for whoever may publish there."""
 
-    __slots__ = ("exchange", "fixed", "keys", "mandatory", "queues", "route", "version")
+    __slots__ = ("exchange", "fixed", "is_internal", "keys", "mandatory", "queues", "route", "version")
 
-    def __init__(self, session: "Session", payload: bytes) -> None:
+    def __init__(self, vhost: "VHost", payload: bytes) -> None:
         exchange, key, mandatory, immediate = parse_publish(payload)
         if immediate:
             raise HardError(ReplyCode.NOT_IMPLEMENTED, "immediate=true", *BASIC_PUBLISH)
-        vhost = session.vhost
-        session.check("write", "exchange", exchange)
         self.exchange = exchange
         self.keys = (key,)
         self.mandatory = mandatory
         self.route = route_of(payload)
         self.version = vhost.version
-        self.queues: list[Queue] = []
-        # A fixed route holds for every message; on the way of a headers exchange each one is asked for itself.
-        self.fixed = True
-        if exchange:
-            found = vhost.exchange(exchange)
-            if found.internal:
-                text = f"cannot publish to internal exchange '{exchange}' in vhost '{vhost.name}'"
-                raise SoftError(ReplyCode.ACCESS_REFUSED, text, *BASIC_PUBLISH)
+        self.is_internal = bool(exchange) and vhost.exchange(exchange).internal
         asked: list[bool] = []
 
         def headers() -> dict[str, object]:
             asked.append(True)
             return {}
 
-        self.queues = vhost.targets(exchange, self.keys, headers)
+        self.queues: list[Queue] = vhost.targets(exchange, self.keys, headers)
+        # A fixed route holds for every message; on the way of a headers exchange each one is asked for itself.
         self.fixed = not asked
 
 

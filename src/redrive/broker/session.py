@@ -22,7 +22,7 @@ from redrive.amqp.connection import (
 )
 from redrive.amqp.errors import AmqpError, HardError, ReplyCode, SoftError
 from redrive.amqp.frames import ACKS, CONTENT, METHOD, PUBLISH_HEAD, content_header, expand, method_frame
-from redrive.amqp.hot import publish_payload
+from redrive.amqp.hot import parse_publish, publish_payload
 from redrive.amqp.methods import Role
 from redrive.amqp.sasl import EXTERNAL, Credentials, decode_response
 from redrive.amqp.states import ConnectionState
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from redrive.broker.queue import Queue
     from redrive.broker.vhost import VHost
 
-_MOST_ROUTES: Final = 32_768  # routes a session remembers before it starts anew
+_MOST_ROUTES: Final = 32_768  # routes a virtual host remembers before it starts anew
 _CLOSING: Final = frozenset({ConnectionState.CLOSED})
 
 
@@ -58,7 +58,8 @@ class Session:
         self.outbox: list[bytes] = []
         self.write: Callable[[bytes], None] = self._first_write
         self.channels: dict[int, Channel] = {}
-        self.routes: dict[bytes, Route] = {}
+        self.writable: set[str] = set()  # exchanges that this user may publish to, as far as it has tried
+        self._allowed_at = -1  # the version of the virtual host at which that was found
         self.now = 0
         self.user = ""
         self.mechanism = ""  # by which it logged in
@@ -311,11 +312,28 @@ class Session:
         return self.connection.limits.frame_max
 
     def find_route(self, payload: bytes) -> Route:
-        """The route of a `basic.publish`, remembered from now on."""
-        if len(self.routes) >= _MOST_ROUTES:
-            self.routes.clear()
-        route = self.routes[payload] = Route(self, payload)
+        """The route of a `basic.publish` that this user may take; remembered from now on, for everybody."""
+        vhost = self.vhost
+        if self._allowed_at != vhost.version:  # permissions may have changed as well
+            self.writable.clear()
+            self._allowed_at = vhost.version
+        exchange = parse_publish(payload)[0]
+        self.check("write", "exchange", exchange)
+        route = vhost.routes.get(payload)
+        if route is None or route.version != vhost.version:
+            if len(vhost.routes) >= _MOST_ROUTES:
+                vhost.routes.clear()
+            route = vhost.routes[payload] = Route(vhost, payload)
+        if route.is_internal:
+            text = f"cannot publish to internal exchange '{exchange}' in vhost '{vhost.name}'"
+            raise SoftError(ReplyCode.ACCESS_REFUSED, text)
+        self.writable.add(exchange)
         return route
+
+    def may_take(self, route: Route) -> bool:
+        """Whether this route still holds and this user was found to be allowed to take it."""
+        version = self.vhost.version
+        return route.version == version == self._allowed_at and route.exchange in self.writable
 
     def queue(self, name: str) -> "Queue":
         """The queue of this name that this session may use."""

@@ -2,7 +2,7 @@
 
 Exchanges, queues and bindings live here, with the dead-letter flow between them. Every verb either does all of what
 it was asked or raises the error that the client is to be told. Changes of what a route could be are counted in
-`version`, which is what lets sessions remember routes.
+`version`, which is what lets routes be remembered.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,6 +21,7 @@ from redrive.broker.queue import Queue
 
 if TYPE_CHECKING:
     from redrive.broker.core import Broker
+    from redrive.broker.publishing import Route
 
 PREDECLARED: Final = {
     "amq.direct": "direct",
@@ -47,6 +48,9 @@ class VHost:
         self.queues: dict[str, Queue] = {}
         self.policies = Policies()
         self.version = 0
+        self.routes: dict[
+            bytes, Route
+        ] = {}  # by the octets of a publish; each says for which version it holds
         self._remembered: dict[
             tuple[str, tuple[str, ...]], list[Queue]
         ] = {}  # ways of dead letters, while they hold
