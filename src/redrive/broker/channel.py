@@ -133,6 +133,7 @@ class Channel:
                 continue
             accepted = vhost.enqueue(queue, message, now, facts.expiration, facts.priority) and accepted
         broker.published += 1
+        broker.published_bytes += message.size
         if not queues and not self._reply_directly(message):
             broker.unrouted[mandatory] += 1
             if mandatory:

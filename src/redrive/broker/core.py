@@ -68,6 +68,8 @@ class Broker:
         self.graves: deque[tuple[VHost, Queue, Entry, Reason]] = deque()
         self.dirty: list[Queue] = []
         self.published = 0
+        self.published_bytes = 0
+        self._watched_at = 0
         self.unrouted: Counter[bool] = Counter()  # publishes that reached no queue, by `mandatory`
         self.past = QueueStats()  # of queues that are no more
         self.deaths: Counter[tuple[str, Reason, str]] = Counter()  # queue type, reason, what became of it
@@ -119,8 +121,12 @@ class Broker:
         """The virtual host, made if it is not there."""
         if name not in self.vhosts:
             self.vhosts[name] = VHost(self, name)
-            self.keep.vhost(name, exists=True)
+            self.vhost_changed(self.vhosts[name])
         return self.vhosts[name]
+
+    def vhost_changed(self, vhost: VHost) -> None:
+        """A virtual host is new, or is described differently: keep it."""
+        self.keep.document(f"vhost\x1f{vhost.name}", msgspec.json.encode(vhost.metadata))
 
     def delete_vhost(self, name: str) -> None:
         """A virtual host goes, with everything in it; its connections are closed."""
@@ -134,7 +140,9 @@ class Broker:
         for exchange in list(vhost.exchanges):
             vhost.delete_exchange(exchange)
         self.users.forget_vhost(name)
-        self.keep.vhost(name, exists=False)
+        self.users_changed()
+        self.keep.document(f"policies\x1f{name}", None)
+        self.keep.document(f"vhost\x1f{name}", None)
 
     def queues(self) -> Iterator[tuple[VHost, Queue]]:
         """All queues."""
@@ -241,8 +249,14 @@ class Broker:
         return bool(self.dirty or self.graves)
 
     def _watch_memory(self, limit: int) -> None:
-        """Block publishers above the limit, let them go on well below it."""
-        held = sum(queue.bytes_ready + queue.unacked_bytes for _, queue in self.queues())
+        """Block publishers above the limit, let them go on well below it; looked at after a fiftieth of it."""
+        if self.blocked_because is None and self.published_bytes - self._watched_at < limit // 50:
+            return
+        self._watched_at = self.published_bytes
+        held = (
+            sum(queue.bytes_ready + queue.unacked_bytes for _, queue in self.queues())
+            - self.keep.paged_bytes()
+        )
         if self.blocked_because is None and held > limit:
             self.log.warning("publishers are blocked: messages take %d bytes, %d are allowed", held, limit)
             self.block("low on memory")
@@ -304,7 +318,7 @@ class Broker:
     def load(self, message: Message) -> None:
         """Have the whole message in memory."""
         if message.body is None:
-            message.body = self.keep.body(message)
+            self.keep.load(message)
 
     def reply_name(self, channel: Channel) -> str:
         """The name under which replies reach a channel directly."""

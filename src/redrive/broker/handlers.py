@@ -40,12 +40,12 @@ def exchange_declare(channel: Channel, method: m.ExchangeDeclare) -> None:
         return
     _no_default(name)
     session.check("configure", "exchange", name)
+    alternate = check_exchange(name, vhost.name, method.type, method.arguments)
     if name not in vhost.exchanges:
         if name.startswith(_RESERVED):
             raise SoftError(
                 ReplyCode.ACCESS_REFUSED, f"exchange name '{name}' contains reserved prefix 'amq.*'"
             )
-        alternate = check_exchange(name, vhost.name, method.type, method.arguments)
         if alternate is not None:
             session.check("read", "exchange", name)
             session.check("write", "exchange", alternate)
@@ -206,7 +206,9 @@ def queue_purge(channel: Channel, method: m.QueuePurge) -> None:
     session = channel.session
     name = _queue_name(channel, method.queue)
     session.check("read", "queue", name)
-    _answer(channel, method, m.QueuePurgeOk(session.queue(name).purge()))
+    count = session.queue(name).purge()
+    session.hold_for_durability()
+    _answer(channel, method, m.QueuePurgeOk(count))
 
 
 def queue_delete(channel: Channel, method: m.QueueDelete) -> None:

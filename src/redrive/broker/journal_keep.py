@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from redrive.amqp.hot import publish_payload, route_of
+from redrive.amqp.properties import read_priority
 from redrive.amqp.table import decode_table, encode_table
 from redrive.broker.arguments import Declared
 from redrive.broker.dead_letter import DeadLetter
@@ -35,8 +36,10 @@ _decode = msgspec.msgpack.decode
 class JournalKeep:
     """A `Keep` with a journal behind it."""
 
-    def __init__(self, directory: Path) -> None:
-        self.journal, self._recovered = Journal.open(directory)
+    def __init__(self, directory: Path, *, salvage: bool = False) -> None:
+        self.journal, self._recovered = Journal.open(directory, salvage=salvage)
+        self._is_restoring = False
+        self._paged = 0
         self._next_place = self._recovered.next_place | 1
         self._durable = self.journal.position()
         self._leaving: deque[tuple[int, Message]] = (
@@ -60,8 +63,9 @@ class JournalKeep:
         durable = self._durable
         while self._leaving and self._leaving[0][0] <= durable:
             message = self._leaving.popleft()[1]
-            if self.journal.is_readable(message.place):
+            if message.body is not None and self.journal.is_readable(message.place):
                 message.body = None
+                self._paged += message.size
         return self.journal.compact_step()
 
     def close(self) -> None:
@@ -70,10 +74,6 @@ class JournalKeep:
         self.journal.close()
 
     # --- definitions ---------------------------------------------------------------------------------------
-
-    def vhost(self, name: str, *, exists: bool) -> None:
-        """A virtual host came or went."""
-        self.document(_key("vhost", name), b"" if exists else None)
 
     def exchange(self, vhost: str, exchange: Exchange) -> None:
         """A durable exchange came."""
@@ -131,6 +131,8 @@ class JournalKeep:
 
     def document(self, key: str, value: bytes | None) -> None:
         """A definition is new, changed or gone."""
+        if self._is_restoring:
+            return
         if value is None:
             self.journal.delete_definition(key)
         else:
@@ -172,6 +174,8 @@ class JournalKeep:
 
     def settled(self, queue: Queue, entry: Entry) -> None:
         """It went."""
+        if entry.message.body is None:
+            self._paged -= entry.message.size
         self.journal.settle(queue.id, entry.number)
 
     def returned(self, queue: Queue, entry: Entry) -> None:
@@ -200,18 +204,36 @@ class JournalKeep:
             message.route = route_of(payload)
         return stored.body
 
+    def load(self, message: Message) -> None:
+        """Have a body in memory again."""
+        message.body = self.body(message)
+        self._paged -= message.size
+
+    def paged_bytes(self) -> int:
+        """How many bytes of bodies are on disk only."""
+        return self._paged
+
     # --- starting again ------------------------------------------------------------------------------------
 
     def restore(self, broker: "Broker", now: int) -> None:
-        """Make the broker what it was. It tells this keep nothing while it does."""
+        """Make the broker what it was; what it says meanwhile is known already."""
+        self._is_restoring = True
+        try:
+            self._restore(broker, now)
+        finally:
+            self._is_restoring = False
+        if _CLEAN in self._recovered.definitions:
+            self.journal.delete_definition(_CLEAN)
+
+    def _restore(self, broker: "Broker", now: int) -> None:
         found = self._recovered
         documents = {tuple(key.split("\x1f")): value for key, value in found.definitions.items()}
         clean = (_CLEAN,) in documents
         by_kind: dict[str, list[tuple[tuple[str, ...], bytes]]] = {}
         for (kind, *rest), value in documents.items():
             by_kind.setdefault(kind, []).append((tuple(rest), value))
-        for (name,), _ in by_kind.get("vhost", []):
-            broker.add_vhost(name)
+        for (name,), value in by_kind.get("vhost", []):
+            broker.add_vhost(name).metadata.update(msgspec.json.decode(value))
         self._restore_people(broker, by_kind)
         queues: dict[int, tuple[VHost, Queue]] = {}
         for (vhost_name, name), value in by_kind.get("exchange", []):
@@ -230,12 +252,15 @@ class JournalKeep:
         for number, entries in found.queues.items():
             if number in queues:
                 _, queue = queues[number]
-                for entry in entries:
-                    queue.restore(_entry_of(entry, clean=clean))
+                for stored in entries:
+                    entry = _entry_of(stored, clean=clean)
+                    self._paged += stored.size
+                    if queue.declared.max_priority:
+                        self.body(entry.message)  # its header tells
+                        entry.priority = read_priority(entry.message.properties)
+                    queue.restore(entry)
                 queue.trim()
                 queue.expire(now)
-        if clean:
-            self.journal.delete_definition(_CLEAN)
 
     def _restore_people(
         self, broker: "Broker", by_kind: dict[str, list[tuple[tuple[str, ...], bytes]]]
@@ -245,7 +270,7 @@ class JournalKeep:
         for (vhost_name,), value in by_kind.get("policies", []):
             rows: list[dict[str, Any]] = msgspec.json.decode(value)
             for row in rows:
-                broker.vhosts[vhost_name].policies.put(Policy.from_json(row))
+                broker.vhosts[vhost_name].policies.put(Policy.from_json(row, vhost_name))
 
     def _restore_binding(self, broker: "Broker", place: tuple[str, ...]) -> None:
         vhost_name, kind, target_name, source_name, key, arguments = place

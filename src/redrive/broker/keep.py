@@ -16,10 +16,6 @@ from redrive.broker.queue import Queue
 class Keep(Protocol):
     """Told about everything durable."""
 
-    def vhost(self, name: str, *, exists: bool) -> None:
-        """A virtual host came or went."""
-        ...
-
     def exchange(self, vhost: str, exchange: Exchange) -> None:
         """A durable exchange came."""
         ...
@@ -59,7 +55,7 @@ class Keep(Protocol):
         ...
 
     def document(self, key: str, value: bytes | None) -> None:
-        """Anything else that is small: users, policies. None: it is gone."""
+        """Anything else that is small: virtual hosts, users, policies. None: it is gone."""
         ...
 
     def share(self, message: Message) -> None:
@@ -94,12 +90,17 @@ class Keep(Protocol):
         """A body that was let go of in memory."""
         ...
 
+    def load(self, message: Message) -> None:
+        """Have such a body in memory again."""
+        ...
+
+    def paged_bytes(self) -> int:
+        """How many bytes of bodies are on disk only."""
+        ...
+
 
 class Nothing:
     """Keeps nothing; nobody waits for it."""
-
-    def vhost(self, name: str, *, exists: bool) -> None:
-        """Not kept."""
 
     def exchange(self, vhost: str, exchange: Exchange) -> None:
         """Not kept."""
@@ -163,3 +164,10 @@ class Nothing:
     def body(self, message: Message) -> bytes:
         """Bodies never leave memory here."""
         return message.body or b""
+
+    def load(self, message: Message) -> None:
+        """Bodies never leave memory here."""
+
+    def paged_bytes(self) -> int:
+        """Bodies never leave memory here."""
+        return 0

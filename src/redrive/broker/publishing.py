@@ -78,7 +78,8 @@ class HeaderFacts:
         self.persistent = is_persistent(raw)
         self.priority = read_priority(raw)
         written = read_expiration(raw)
-        self.expiration = None if written is None else parse_expiration(written)
+        life = None if written is None else parse_expiration(written)
+        self.expiration = life if session.broker.features.ttl else None
         user = read_field(raw, "user_id")
         if user is not None:
             check_user_id(str(user), session.user, session.tags)

@@ -55,6 +55,7 @@ class BrokerOptions:
     management_port: int | None = None
     tls: Tls | None = None
     data: Path | None = None
+    salvage: bool = False
     features: Features = field(default_factory=Features)
     limits: Limits = field(default_factory=Limits)
     server: ServerOptions = field(default_factory=ServerOptions)
@@ -92,7 +93,9 @@ async def run_broker(options: BrokerOptions) -> None:
 
 async def start(options: BrokerOptions) -> Server:
     """A broker as its data directory says it was, ready to listen."""
-    keep = await asyncio.to_thread(JournalKeep, options.data) if options.data is not None else None
+    keep = None
+    if options.data is not None:
+        keep = await asyncio.to_thread(JournalKeep, options.data, salvage=options.salvage)
     broker = Broker(
         keep=keep,
         features=options.features,
@@ -105,6 +108,8 @@ async def start(options: BrokerOptions) -> Server:
     if keep is not None:
         if keep.recovered.torn:
             broker.log.warning("the journal had a torn end, as after a crash: %s", keep.recovered.torn)
+        for damage in keep.recovered.damage:
+            broker.log.error("left out of the journal: %s", damage)
         keep.restore(broker, server.clock())
     if not broker.vhosts:
         broker.with_defaults()

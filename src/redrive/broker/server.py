@@ -80,8 +80,7 @@ class Server:
         for connection in list(self.connections):
             connection.say_goodbye()
         self.end_turn()
-        while self._flushing:  # noqa: ASYNC110  it ends with the thread that flushes
-            await asyncio.sleep(0.001)
+        await self._flushes_end()
         deadline = self._loop.time() + self.options.close_timeout.total_seconds()
         while self.connections and self._loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -89,8 +88,14 @@ class Server:
             connection.abort()
         if self._timer is not None:
             self._timer.cancel()
-        if self._journal is not None:
-            await asyncio.to_thread(self._journal.close)
+        await self._flushes_end()
+        journal, self._journal = self._journal, None  # nothing is flushed any more but by closing
+        if journal is not None:
+            await asyncio.to_thread(journal.close)
+
+    async def _flushes_end(self) -> None:
+        while self._flushing:  # noqa: ASYNC110  it ends with the thread that flushes
+            await asyncio.sleep(0.001)
 
     def abandon(self) -> None:
         """Stop at once, without a word: the journal has failed, and nothing more may be promised."""

@@ -241,7 +241,9 @@ class VHost:
         """What is in force for this queue: its arguments, and the policy that fits it."""
         policy = self.policies.effective("queue", queue.name, queue.declared.queue_type)
         queue.policy = policy.name if policy else None
-        options: QueueOptions = merge(queue.declared, policy.definition) if policy else queue.declared
+        options: QueueOptions = (
+            merge(queue.declared, policy.definition, self.broker.features) if policy else queue.declared
+        )
         queue.apply(options, now)
         if options.expires is not None:
             self.broker.wake(queue, now + options.expires)
@@ -351,14 +353,19 @@ class VHost:
     def _fall_back(self, queue: Queue, message: Message, reason: Reason, why: str, now: int) -> None:
         """RabbitMQ drops such messages without a word. Here it is told, and a fallback may keep them (B6)."""
         fallback = self.queues.get(self.broker.dead_letter_fallback or "")
+        kept = False
         if fallback is not None and fallback is not queue:
             self.broker.load(message)
             letter = dead_letter_of(
-                message, queue=queue.name, reason=reason, exchange="", routing_key=fallback.name,
+                message,
+                queue=queue.name,
+                reason=reason,
+                exchange="",
+                routing_key=fallback.name,
                 seconds=self.broker.seconds(now),
-            )  # fmt: skip
-            self.enqueue(fallback, letter, now, None, 0)
-        self.broker.unroutable(self, queue, reason, why, kept=fallback is not None)
+            )
+            kept = self.enqueue(fallback, letter, now, None, 0)
+        self.broker.unroutable(self, queue, reason, why, kept=kept)
 
 
 def _is_queue(destination: object) -> bool:

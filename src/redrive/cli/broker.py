@@ -43,6 +43,7 @@ _PORT = click.IntRange(0, 65535)
     type=click.Path(file_okay=False, path_type=Path),
     help="Where durable things are kept; without it nothing outlives the process.",
 )
+@click.option("--salvage", is_flag=True, help="Leave out what is damaged in the data, and say what it was.")
 @click.option("--tls-port", type=_PORT, help="The port for AMQP over TLS.")
 @click.option(
     "--tls-certificate",
@@ -137,6 +138,7 @@ def _options(given: dict[str, object]) -> BrokerOptions:
             "port",
             "management_port",
             "data",
+            "salvage",
             "max_message_size",
             "memory_limit",
             "dead_letter_fallback",

@@ -80,6 +80,7 @@ def describe(vhost: VHost, body: Json) -> None:
         vhost.metadata["description"] = told["description"]
     if "tags" in told:
         vhost.metadata["tags"] = tags_of(told["tags"])
+    vhost.broker.vhost_changed(vhost)
 
 
 def delete_vhost(ask: Ask) -> Answer:

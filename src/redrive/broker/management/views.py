@@ -111,7 +111,9 @@ def _capacity(queue: Queue) -> float:
 
 def _head_timestamp(queue: Queue) -> int | None:
     heads = queue.line.heads()
-    value = read_field(heads[0].message.properties, "timestamp") if heads else None
+    if not heads or not heads[0].message.header:  # nothing there, or not read from disk yet
+        return None
+    value = read_field(heads[0].message.properties, "timestamp")
     return value if isinstance(value, int) else None
 
 

@@ -1,0 +1,192 @@
+"""What a broker knows after a restart: everything durable, and nothing else."""
+
+from pathlib import Path
+
+import pytest
+
+from redrive.amqp import methods as m
+from redrive.amqp.content import Content
+from redrive.amqp.properties import BasicProperties, encode_properties
+from redrive.broker.journal_keep import JournalKeep
+from redrive.broker.policies import Policy
+from tests.unit.broker.harness import Peer, World
+
+PERSISTENT = encode_properties(BasicProperties(delivery_mode=2))
+
+
+class Durable(World):
+    """A broker with a journal; `restart` makes it anew from what is on disk."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.journal = JournalKeep(directory)
+        super().__init__(keep=self.journal)
+        self.journal.flush()
+
+    def work(self) -> None:
+        super().work()
+        self.journal.flush()
+        self.journal.tidy()
+        self.broker.confirm()
+        for peer in self.clients:
+            peer.listen()
+
+    def restart(self, *, orderly: bool) -> None:
+        if orderly:
+            for peer in self.clients:
+                peer.session.gone(self.now)
+            self.work()
+            self.journal.close()
+        else:
+            self.journal.journal.close()
+        self.clients.clear()
+        self.journal = JournalKeep(self.directory)
+        self.broker = type(self.broker)(keep=self.journal)
+        self.journal.restore(self.broker, self.now)
+        self.work()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Durable:
+    return Durable(tmp_path / "data")
+
+
+def fill(client: Peer, queue: str, *bodies: bytes, **properties: object) -> None:
+    for body in bodies:
+        client.publish(queue, body, delivery_mode=2, **properties)
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+def test_durable_queues_bindings_and_persistent_messages_are_there_again(
+    world: Durable, orderly: bool
+) -> None:  # noqa: FBT001
+    client = world.client()
+    client.call(m.ExchangeDeclare("x", "topic", durable=True), m.ExchangeDeclareOk)
+    client.declare("q", durable=True, x_max_length=10)
+    client.call(m.QueueBind("q", "x", "a.*", arguments={"n": 1}), m.QueueBindOk)
+    fill(client, "q", b"1", b"2")
+    client.publish("q", b"transient")
+    world.restart(orderly=orderly)
+    client = world.client()
+    client.publish("a.b", b"3", "x")
+    assert client.bodies("q") == [b"1", b"2", b"3"]
+    assert world.broker.vhosts["/"].queues["q"].options.max_length == 10
+
+
+def test_what_was_settled_purged_or_deleted_stays_gone(world: Durable) -> None:
+    client = world.client()
+    for name in ("acked", "purged", "deleted"):
+        client.declare(name, durable=True)
+        fill(client, name, b"1")
+    client.get("acked")
+    client.call(m.QueuePurge("purged"), m.QueuePurgeOk)
+    client.call(m.QueueDelete("deleted"), m.QueueDeleteOk)
+    world.restart(orderly=False)
+    client = world.client()
+    assert (client.depth("acked"), client.depth("purged")) == (0, 0)
+    assert "deleted" not in world.broker.vhosts["/"].queues
+
+
+def test_a_dead_letter_goes_on_counting_its_deaths_after_a_restart(world: Durable) -> None:
+    client = world.client()
+    client.declare("q", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="q")
+    fill(client, "q", b"1")
+    for count in (1, 2, 3):
+        got = client.get("q", no_ack=False)
+        assert got is not None
+        client.send(m.BasicReject(got[0].delivery_tag, False), 1)
+        world.restart(orderly=count % 2 == 0)
+        client = world.client()
+    got = client.get("q")
+    assert got is not None
+    assert [death["count"] for death in client.deaths(got[1])] == [3]
+
+
+def test_priorities_and_times_to_live_are_kept(world: Durable) -> None:
+    client = world.client()
+    client.declare("urgent", durable=True, x_max_priority=9)
+    for priority in (1, 5, 3):
+        fill(client, "urgent", b"%d" % priority, priority=priority)
+    client.declare("short", durable=True)
+    fill(client, "short", b"gone soon", expiration="100")
+    world.restart(orderly=False)
+    world.advance(100)
+    client = world.client()
+    assert client.bodies("urgent") == [b"5", b"3", b"1"]
+    assert client.depth("short") == 0
+
+
+def test_a_message_in_several_queues_is_there_in_each(world: Durable) -> None:
+    client = world.client()
+    client.call(m.ExchangeDeclare("all", "fanout", durable=True), m.ExchangeDeclareOk)
+    for name in ("a", "b", "c"):
+        client.declare(name, durable=True)
+        client.call(m.QueueBind(name, "all"), m.QueueBindOk)
+    client.publish("", b"1", "all", delivery_mode=2)
+    client.get("b")
+    world.restart(orderly=False)
+    client = world.client()
+    assert [client.bodies(name) for name in ("a", "b", "c")] == [[b"1"], [], [b"1"]]
+
+
+def test_users_vhosts_and_policies_are_kept_and_a_deleted_vhost_leaves_nothing(world: Durable) -> None:
+    broker = world.broker
+    broker.add_vhost("other").metadata["description"] = "for tests"
+    broker.vhost_changed(broker.vhosts["other"])
+    broker.users.add("ann", "secret")
+    broker.users.set_permission("ann", "other", ".*", ".*", ".*")
+    broker.users_changed()
+    for name in ("other", "gone"):
+        vhost = broker.add_vhost(name)
+        vhost.policies.put(Policy(name, "ttl", ".*", "queues", 0, {"message-ttl": 5}))
+        vhost.policies_changed(world.now)
+    broker.delete_vhost("gone")
+    world.work()
+    world.restart(orderly=False)
+    client = world.client(user="ann", password="secret", vhost="other")
+    client.declare("q")
+    assert world.broker.vhosts["other"].queues["q"].options.message_ttl == 5
+    assert world.broker.vhosts["other"].metadata["description"] == "for tests"
+    assert set(world.broker.vhosts) == {"/", "other"}
+
+
+def test_only_what_may_have_been_delivered_is_a_redelivery(world: Durable) -> None:
+    client = world.client()
+    client.declare("q", durable=True)
+    fill(client, "q", b"1", b"2")
+    client.get("q", no_ack=False)
+    world.restart(orderly=True)
+    client = world.client()
+    first, second = client.get("q", no_ack=False), client.get("q", no_ack=False)
+    assert first is not None
+    assert second is not None
+    assert (first[0].redelivered, second[0].redelivered) == (True, False)
+    world.restart(orderly=False)
+    third = world.client().get("q")
+    assert third is not None
+    assert third[0].redelivered
+
+
+def test_bodies_of_deep_queues_leave_memory_and_come_back(world: Durable) -> None:
+    client = world.client()
+    client.declare("deep", durable=True)
+    fill(client, "deep", *(b"%d" % number for number in range(2200)))
+    entries = list(world.broker.vhosts["/"].queues["deep"].line)
+    assert sum(entry.message.body is None for entry in entries) >= 190
+    assert world.broker.keep.paged_bytes() > 0
+    assert client.bodies("deep") == [b"%d" % number for number in range(2200)]
+    assert world.broker.keep.paged_bytes() == 0
+
+
+def test_confirms_wait_for_the_disk(tmp_path: Path) -> None:
+    world = Durable(tmp_path / "data")
+    client = world.client()
+    client.declare("q", durable=True)
+    client.call(m.ConfirmSelect(), m.ConfirmSelectOk)
+    client.session.receive(
+        client.connection.send(m.BasicPublish("", "q"), 1, Content(PERSISTENT, b"1")), world.now
+    )
+    World.work(world)  # without a flush
+    assert not client.sees(m.BasicAck)
+    world.work()
+    assert client.take(m.BasicAck).delivery_tag == 1
