@@ -201,7 +201,7 @@ def try_connection(connection: Connection, parts: list[bytes]) -> None:
         assert connection.splitter.buffered + kept <= given
 
 
-def split(parts: list[bytes], batches: bool) -> tuple[list[Frame], AmqpError | None]:  # noqa: FBT001
+def split(parts: list[bytes], batches: bool) -> tuple[list[Frame], AmqpError | None]:
     splitter = FrameSplitter(4096)
     frames: list[Frame] = []
     try:

@@ -264,5 +264,5 @@ def test_properties_that_do_not_fit_a_frame_are_a_misuse() -> None:
         (b"\x16\x03\x01", False),
     ],
 )
-def test_a_protocol_header_is_known_as_early_as_possible(data: bytes, verdict: bool | None) -> None:  # noqa: FBT001
+def test_a_protocol_header_is_known_as_early_as_possible(data: bytes, verdict: bool | None) -> None:
     assert read_protocol_header(data) is verdict

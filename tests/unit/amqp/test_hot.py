@@ -33,8 +33,8 @@ PERSISTENT = encode_properties(BasicProperties(delivery_mode=2))
 def test_a_publish_reads_as_the_codec_reads_it(
     exchange: str,
     key: str,
-    mandatory: bool,  # noqa: FBT001  # a bit of the wire
-    immediate: bool,  # noqa: FBT001  # a bit of the wire
+    mandatory: bool,  # a bit of the wire
+    immediate: bool,  # a bit of the wire
 ) -> None:
     payload = encode(BasicPublish(exchange, key, mandatory, immediate))
     assert parse_publish(payload) == (exchange, key, mandatory, immediate)
@@ -51,7 +51,7 @@ def test_a_publish_reads_as_the_codec_reads_it(
 def test_a_deliver_reads_and_writes_as_the_codec_does(
     tag: str,
     number: int,
-    redelivered: bool,  # noqa: FBT001
+    redelivered: bool,
     exchange: str,
     key: str,
 ) -> None:
@@ -66,7 +66,7 @@ def test_a_deliver_reads_and_writes_as_the_codec_does(
 
 @given(TAG, BIT, BIT)
 @settings(max_examples=60, deadline=None)
-def test_acks_nacks_and_rejects_read_and_write_as_the_codec_does(tag: int, one: bool, two: bool) -> None:  # noqa: FBT001
+def test_acks_nacks_and_rejects_read_and_write_as_the_codec_does(tag: int, one: bool, two: bool) -> None:
     assert parse_ack(encode(BasicAck(tag, one))) == (tag, one)
     assert parse_nack(encode(BasicNack(tag, one, two))) == (tag, one, two)
     assert parse_reject(encode(BasicReject(tag, one))) == (tag, one)

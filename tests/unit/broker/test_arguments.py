@@ -187,7 +187,7 @@ class TestAQuorumQueue:
         assert "reject-publish-dlx" in options.warnings[0]
 
     @pytest.mark.parametrize(("overflow", "kept"), [("reject-publish", True), ("drop-head", False)])
-    def test_keeps_dead_letters_at_least_once_only_if_it_refuses(self, overflow: str, kept: bool) -> None:  # noqa: FBT001
+    def test_keeps_dead_letters_at_least_once_only_if_it_refuses(self, overflow: str, kept: bool) -> None:
         options = parse(quorum(dead_letter_strategy="at-least-once", overflow=overflow))
 
         assert options.at_least_once is kept

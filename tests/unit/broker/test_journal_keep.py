@@ -1,6 +1,7 @@
 """What a broker knows after a restart: everything durable, and nothing else."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ def world(tmp_path: Path) -> Durable:
     return Durable(tmp_path / "data")
 
 
-def fill(client: Peer, queue: str, *bodies: bytes, **properties: object) -> None:
+def fill(client: Peer, queue: str, *bodies: bytes, **properties: Any) -> None:
     for body in bodies:
         client.publish(queue, body, delivery_mode=2, **properties)
 
@@ -59,7 +60,7 @@ def fill(client: Peer, queue: str, *bodies: bytes, **properties: object) -> None
 @pytest.mark.parametrize("orderly", [True, False])
 def test_durable_queues_bindings_and_persistent_messages_are_there_again(
     world: Durable, orderly: bool
-) -> None:  # noqa: FBT001
+) -> None:
     client = world.client()
     client.call(m.ExchangeDeclare("x", "topic", durable=True), m.ExchangeDeclareOk)
     client.declare("q", durable=True, x_max_length=10)
