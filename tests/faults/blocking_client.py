@@ -23,6 +23,13 @@ class Client:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout)
         self.connection = Connection(Role.CLIENT)
         self.inbox: list[MethodReceived] = []
+        try:
+            self._log_in()
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def _log_in(self) -> None:
         self.socket.sendall(self.connection.initiate())
         self.wait_for(m.ConnectionStart)
         self.send(m.ConnectionStartOk({}, PLAIN, encode_response(PLAIN, Credentials("guest", "guest"))))
