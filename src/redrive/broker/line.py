@@ -6,52 +6,41 @@ per priority, the highest first. Neither knows consumers, limits or time.
 
 from collections import deque
 from collections.abc import Iterator
-from heapq import heappop, heappush
+from itertools import islice
 
 from redrive.broker.message import Entry
 
 
-class Line:
-    """First in, first out. Whatever was given back is older than whatever has not left yet."""
+class Line(deque[Entry]):
+    """First in, first out. What is given back goes to where it was, which is at the front or close to it."""
 
-    __slots__ = ("_fresh", "_returned", "append")
+    __slots__ = ()
 
-    def __init__(self) -> None:
-        self._fresh: deque[Entry] = deque()
-        self._returned: list[Entry] = []
-        self.append = self._fresh.append  # the hot path: no call in between
-
-    def __len__(self) -> int:
-        return len(self._fresh) + len(self._returned)
-
-    def __iter__(self) -> Iterator[Entry]:
-        """All entries, first to leave first."""
-        yield from sorted(self._returned)
-        yield from self._fresh
-
-    def popleft(self) -> Entry:
-        """Take the first one out."""
-        return heappop(self._returned) if self._returned else self._fresh.popleft()
+    def give_back(self, entry: Entry) -> None:
+        """Put an entry back to where it was."""
+        number = entry.number
+        if not self or number < self[0].number:
+            self.appendleft(entry)
+            return
+        at = 1
+        for other in islice(self, 1, None):
+            if number < other.number:
+                break
+            at += 1
+        self.insert(at, entry)
 
     def heads(self) -> tuple[Entry, ...]:
         """The entries that could expire next: the first one, if there is one."""
-        if self._returned:
-            return (self._returned[0],)
-        return (self._fresh[0],) if self._fresh else ()
+        return (self[0],) if self else ()
 
     def remove_head(self, entry: Entry) -> None:
         """Take out one of `heads`."""
         assert self.popleft() is entry  # noqa: S101  it has just been looked at
 
-    def give_back(self, entry: Entry) -> None:
-        """Put an entry back to where it was."""
-        heappush(self._returned, entry)
-
-    def clear(self) -> list[Entry]:
+    def take_all(self) -> list[Entry]:
         """Take everything out."""
         everything = list(self)
-        self._fresh.clear()
-        self._returned.clear()
+        self.clear()
         return everything
 
 
@@ -108,7 +97,7 @@ class PriorityLine:
         self._line_of(entry).remove_head(entry)
         self._size -= 1
 
-    def clear(self) -> list[Entry]:
+    def take_all(self) -> list[Entry]:
         """Take everything out."""
         everything = list(self)
         self._lines.clear()

@@ -70,6 +70,7 @@ class Queue:
         "options",
         "owner",
         "policy",
+        "refuses",
         "stats",
         "timer_at",
         "unacked",
@@ -116,6 +117,7 @@ class Queue:
         self._next_number = 1
         self._turn = 0
         self.eager = False
+        self.refuses = False
         self.apply(options, now)
 
     def apply(self, options: QueueOptions, now: int) -> None:
@@ -124,6 +126,7 @@ class Queue:
         # Limits and times to live judge what is left after delivery, so such queues deliver at once.
         limits = (options.max_length, options.max_length_bytes, options.message_ttl)
         self.eager = any(limit is not None for limit in limits)
+        self.refuses = options.overflow != "drop-head"
         if self.line:
             self.trim()
             self.expire(now)
@@ -131,10 +134,8 @@ class Queue:
     # --- coming in -----------------------------------------------------------------------------------------
 
     def has_room_for(self, message: Message) -> bool:
-        """False if a queue that refuses publishes would overflow (AMQP.md 20)."""
+        """False if a queue that `refuses` publishes would overflow (AMQP.md 20)."""
         options = self.options
-        if options.overflow == "drop-head":
-            return True
         if options.max_length is not None and len(self.line) >= options.max_length:
             return False
         return options.max_length_bytes is None or self.bytes_ready + message.size <= options.max_length_bytes
@@ -215,13 +216,14 @@ class Queue:
     def _dispatch_to(self, consumer: "Consumer", now: int) -> bool:
         line = self.line
         room = consumer.room()
-        for _ in range(min(room, _AT_ONCE)):
-            if not line:
-                return False
-            entry = self._pop(now)
-            if entry is None:
-                return False
-            consumer.deliver(entry)
+        deliver = consumer.deliver
+        for _ in range(min(room, len(line), _AT_ONCE)):
+            entry = line.popleft()
+            self.bytes_ready -= entry.message.size
+            if entry.expires_at and entry.expires_at <= now and not self._is_instant(entry, now):
+                self.ground.bury(self, entry, Reason.EXPIRED)
+            else:
+                deliver(entry)
         return room > _AT_ONCE and bool(line)
 
     def _pop(self, now: int) -> Entry | None:
@@ -297,7 +299,7 @@ class Queue:
 
     def purge(self) -> int:
         """Drop everything that is ready; nothing of it is dead-lettered (AMQP.md 13)."""
-        entries = self.line.clear()
+        entries = self.line.take_all()
         self.bytes_ready = 0
         for entry in entries:
             self.ground.forget(self, entry)

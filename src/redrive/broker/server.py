@@ -21,7 +21,7 @@ from redrive.broker.journal_keep import JournalKeep
 from redrive.broker.session import Session
 
 _HIGH_WATER: Final = 4 * 1024 * 1024  # octets waiting for a slow reader before its consumers get a rest
-_LINGER: Final = 1.0  # seconds that a client has to hang up after the last word
+_LINGER: Final = 3.0  # seconds that a client has to hang up after the last word
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,8 @@ class Connection(asyncio.Protocol):
         self._is_finishing = True
         if self._beat is not None:
             self._beat.cancel()
-        if self._transport.can_write_eof() and not self._transport.is_closing():
+        hang_up = not self.session.is_left_to_client and self._transport.can_write_eof()
+        if hang_up and not self._transport.is_closing():
             self._transport.write_eof()
         if self._deadline is not None:
             self._deadline.cancel()

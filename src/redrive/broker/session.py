@@ -71,6 +71,7 @@ class Session:
         self.publishes = False
         self.is_congested = False
         self.is_done = False  # everything has been said: close the socket once the outbox is empty
+        self.is_left_to_client = False  # it has said good-bye, and hangs up by itself
         self.hold_until = 0  # a place in the journal: nothing is sent before it is on disk
         self.opened_at = 0
         self.vhost: VHost = broker.no_vhost
@@ -209,7 +210,7 @@ class Session:
             case m.ConnectionClose():
                 self._leave()
                 self.send(m.ConnectionCloseOk())
-                self.is_done = True
+                self.is_done = self.is_left_to_client = True
             case m.ConnectionCloseOk():
                 self.is_done = True
             case m.ConnectionUpdateSecret():

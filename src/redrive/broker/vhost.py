@@ -268,12 +268,13 @@ class VHost:
         self, queue: Queue, message: Message, now: int, expiration: int | None, priority: int
     ) -> bool:
         """Put a message into a queue; False if the queue is full and refuses it."""
-        if not queue.has_room_for(message):
+        if queue.refuses and not queue.has_room_for(message):
             if queue.options.overflow == "reject-publish-dlx":
                 self.bury(queue, Entry(0, message), Reason.MAXLEN)
             return False
         queue.push(message, now, expiration, priority)
-        self.broker.mark(queue)
+        if not queue.is_dirty:
+            self.broker.mark(queue)
         return True
 
     # --- what queues ask of their ground -------------------------------------------------------------------

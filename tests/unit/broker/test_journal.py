@@ -18,14 +18,15 @@ from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from redrive.broker import segments
-from redrive.broker.journal import Journal, Recovered
-from redrive.broker.records import ENQUEUE_HEAD, StoredMessage
-from redrive.broker.segments import (
+from redrive.broker.journal import Journal
+from redrive.broker.journal_errors import (
     JournalBusyError,
     JournalDamagedError,
     JournalError,
     JournalVersionError,
 )
+from redrive.broker.journal_recovery import Recovered
+from redrive.broker.records import ENQUEUE_HEAD, StoredMessage
 
 MEMORY = Path("/dev/shm")
 FAST = str(MEMORY) if MEMORY.is_dir() else None  # thousands of syncs: on a disk they would be the whole test
