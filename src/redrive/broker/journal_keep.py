@@ -18,7 +18,8 @@ from redrive.amqp.table import decode_table, encode_table
 from redrive.broker.arguments import Declared
 from redrive.broker.dead_letter import DeadLetter
 from redrive.broker.exchanges import Exchange
-from redrive.broker.journal import Journal, Recovered, RecoveredEntry
+from redrive.broker.journal import Journal
+from redrive.broker.journal_recovery import Recovered, RecoveredEntry
 from redrive.broker.message import Entry, Message
 from redrive.broker.policies import Policy
 from redrive.broker.queue import Queue

@@ -16,85 +16,44 @@ one flush wrote (or a part of it, if that was large)::
   can publish a body that is taken for a block when a damaged place is searched for the next good one.
 
 A segment is made under a temporary name, synced, renamed, and its directory synced: it exists with its whole header
-or not at all. `repair` takes the damaged parts out of segments and leaves a *hole* block in their place, which says
-with which sequence it goes on; the file as it was stays beside it as `.damaged`.
-
-    JournalError                    the journal cannot do it
-    ├── JournalBusyError            another broker holds the directory
-    ├── JournalDamagedError         what was once written is not there any more
-    ├── JournalFullError            the disk or a limit is full
-    └── JournalVersionError         another version of redrive wrote it
+or not at all. `segments_repair` takes damaged parts out and leaves a *hole* block in their place, which says with which
+sequence it goes on.
 
 It does not know what the records say.
 """
 
-import errno
 import fcntl
 import os
 import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from itertools import accumulate, zip_longest
+from itertools import accumulate
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from redrive.errors import RedriveError
+from redrive.broker.journal_errors import (
+    JournalBusyError,
+    JournalDamagedError,
+    JournalError,
+    JournalVersionError,
+    translated,
+)
 
 VERSION: Final = 1
 LARGEST_BLOCK: Final = 1 << 20  # a block is cut at this size, give or take one record
 
 _MAGIC: Final = b"redriveJ"
-_OPENING: Final = Struct("<8sHIQQI")
+OPENING: Final = Struct("<8sHIQQI")
 _BLOCK_MAGIC: Final = b"RDB1"
 _BLOCK: Final = Struct("<4sIIIQ")
 _COVERED: Final = Struct("<IIQ")  # the fields of a block's head that its checksum covers
-_HOLE: Final = 0xFFFF_FFFF  # as `back`: the payload is the sequence to go on with
+HOLE: Final = 0xFFFF_FFFF  # as `back`: the payload is the sequence to go on with
 _NAME: Final = re.compile(r"(\d{12})\.journal(\.tmp|\.damaged)?")
 _NEIGHBOURS: Final = {"lock", "lost+found"}
-_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_FORBIDDEN: Final = {errno.EACCES, errno.EPERM, errno.EROFS}
 _sync_data = getattr(os, "fdatasync", os.fsync)
-
-
-class JournalError(RedriveError):
-    """The journal cannot do it. What was not reported durable before may be lost."""
-
-    exit_code = 3
-
-
-class JournalBusyError(JournalError):
-    """Another broker holds the directory."""
-
-
-class JournalDamagedError(JournalError):
-    """What was once written is not there any more."""
-
-
-class JournalFullError(JournalError):
-    """The disk or a limit is full."""
-
-
-class JournalVersionError(JournalError):
-    """Another version of redrive wrote it."""
-
-
-@contextmanager
-def translated(path: Path, doing: str) -> Iterator[None]:
-    """The operating system's errors as ours."""
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        if error.errno in _FULL:
-            raise JournalFullError(
-                f"cannot {doing} {path}: {reason}; make room there, then start again"
-            ) from error
-        advice = "let this user write there" if error.errno in _FORBIDDEN else "see to the disk"
-        raise JournalError(f"cannot {doing} {path}: {reason}; {advice}, then start again") from error
 
 
 class Segment:
@@ -130,7 +89,7 @@ class Block(NamedTuple):
     @property
     def is_hole(self) -> bool:
         """Whether something was lost here and taken out."""
-        return self.back == _HOLE
+        return self.back == HOLE
 
     @property
     def following(self) -> int:
@@ -147,14 +106,14 @@ def read_record(segment: Segment, file: int, offset: int, length: int) -> bytes:
     """A record of a segment; it is not checked."""
     before = bisect_right(segment.blocks, offset)
     with translated(segment.path, "read"):
-        return os.pread(file, length, _OPENING.size + before * _BLOCK.size + offset)
+        return os.pread(file, length, OPENING.size + before * _BLOCK.size + offset)
 
 
 def read_block(segment: Segment, file: int, index: int) -> Block:
     """A block of a finished segment, checked."""
     start = segment.blocks[index]
     end = segment.blocks[index + 1] if index + 1 < len(segment.blocks) else segment.written
-    at = _OPENING.size + index * _BLOCK.size + start
+    at = OPENING.size + index * _BLOCK.size + start
     with translated(segment.path, "read"):
         block = _block_at(os.pread(file, _BLOCK.size + end - start, at), 0, segment.salt)
     if isinstance(block, str):
@@ -162,28 +121,30 @@ def read_block(segment: Segment, file: int, index: int) -> Block:
     return block
 
 
-def _framed(payload: bytes, back: int, sequence: int, salt: int) -> tuple[bytes, bytes]:
+def framed(payload: bytes, back: int, sequence: int, salt: int) -> tuple[bytes, bytes]:
+    """A block: its head and its payload."""
     crc = crc32(payload, crc32(_COVERED.pack(len(payload), back, sequence), salt))
     return _BLOCK.pack(_BLOCK_MAGIC, len(payload), crc, back, sequence), payload
 
 
-def _opening(segment: Segment, first: int) -> bytes:
-    covered = _OPENING.pack(_MAGIC, VERSION, segment.salt, segment.number, first, 0)[:-4]
+def opening(segment: Segment, first: int) -> bytes:
+    """The header of a segment."""
+    covered = OPENING.pack(_MAGIC, VERSION, segment.salt, segment.number, first, 0)[:-4]
     return covered + crc32(covered).to_bytes(4, "little")
 
 
-def _read_opening(segment: Segment, data: bytes) -> int:
+def read_opening(segment: Segment, data: bytes) -> int:
     """The first sequence of a segment, from its first bytes."""
-    if len(data) < _OPENING.size:
+    if len(data) < OPENING.size:
         raise JournalDamagedError(f"{segment.path} is cut off in its header; {_ADVICE}")
-    magic, version, segment.salt, number, first, crc = _OPENING.unpack_from(data)
+    magic, version, segment.salt, number, first, crc = OPENING.unpack_from(data)
     if magic != _MAGIC:
         raise JournalDamagedError(f"{segment.path} does not begin like a journal; {_ADVICE}")
     if version != VERSION:
         raise JournalVersionError(
             f"{segment.path} is of format {version}, this redrive reads {VERSION}; start the one that wrote it"
         )
-    if crc != crc32(data[: _OPENING.size - 4]) or number != segment.number:
+    if crc != crc32(data[: OPENING.size - 4]) or number != segment.number:
         raise JournalDamagedError(f"{segment.path} has a damaged header; {_ADVICE}")
     return int(first)
 
@@ -208,7 +169,7 @@ def _block_at(data: bytes, at: int, salt: int) -> Block | str:
     return Block(at, end, sequence, back, payload)
 
 
-def _next_block(data: bytes, at: int, sequence: int, salt: int) -> Block | None:
+def next_block(data: bytes, at: int, sequence: int, salt: int) -> Block | None:
     """The first good block from `at` on that is not older than `sequence`."""
     while (at := data.find(_BLOCK_MAGIC, at)) >= 0:
         block = _block_at(data, at, salt)
@@ -233,21 +194,21 @@ class Reading:
         path = self.segment.path
         with translated(path, "read"):
             data = path.read_bytes()
-        if self.newest and len(data) < _OPENING.size:
+        if self.newest and len(data) < OPENING.size:
             self._tear(data, "the header is cut off")
             return
-        sequence = self.segment.first = _read_opening(self.segment, data)
+        sequence = self.segment.first = read_opening(self.segment, data)
         if expected is not None and sequence != expected:
             raise JournalDamagedError(
                 f"{path} begins with block {sequence}, but block {expected} should come next; {_ADVICE}"
             )
-        self.end = _OPENING.size
+        self.end = OPENING.size
         while self.end < len(data):
             block = _block_at(data, self.end, self.segment.salt)
             if isinstance(block, Block) and block.sequence != sequence:
                 block = f"block {sequence} should stand here, not {block.sequence}"
             if isinstance(block, str):
-                later = _next_block(data, self.end + 1, sequence + 1, self.segment.salt)
+                later = next_block(data, self.end + 1, sequence + 1, self.segment.salt)
                 if not self.newest or (later and later.flush > sequence):
                     raise JournalDamagedError(f"{path} is damaged at byte {self.end}: {block}; {_ADVICE}")
                 self._tear(data, block)
@@ -291,7 +252,7 @@ class Writing:
     def start(cls, segment: Segment, sequence: int) -> "Writing":
         """Make the segment's file, durably."""
         segment.first = sequence
-        _create(segment.path, [_opening(segment, sequence)])
+        create(segment.path, [opening(segment, sequence)])
         return cls(segment, sequence)
 
     def roll(self, segment: Segment) -> "Writing":
@@ -313,7 +274,7 @@ class Writing:
                 start, taken = index, end
 
     def _write(self, payload: bytes, back: int) -> None:
-        parts = _framed(payload, back, self._sequence, self._segment.salt)
+        parts = framed(payload, back, self._sequence, self._segment.salt)
         with translated(self._segment.path, "write to"):
             written = os.writev(self._file, parts)
             if written < _BLOCK.size + len(
@@ -336,7 +297,7 @@ class Writing:
         os.close(self._file)
 
 
-def _create(path: Path, parts: Iterable[bytes]) -> None:
+def create(path: Path, parts: Iterable[bytes]) -> None:
     """A file that has its whole content from the moment it has its name."""
     temporary = path.with_name(path.name + ".tmp")
     with translated(path, "create"):
@@ -401,79 +362,3 @@ def find(directory: Path) -> list[Segment]:
             elif name[2] is None:
                 found.append(Segment(directory, int(name[1])))
     return found
-
-
-class _Content(NamedTuple):
-    """What can be read of a segment."""
-
-    opened: bool  # the header is good
-    first: int | None  # the sequence it begins with, as far as that is known
-    blocks: list[Block]
-    clean: bool  # nothing lies between the blocks or behind them
-
-
-def repair(segments: list[Segment]) -> list[str]:
-    """Take damage out of the segments; what was taken out, one line each. A torn tail is left alone."""
-    report: list[str] = []
-    salt = _any_salt(segments)
-    following = _content(segments[0], salt, 0) if segments else None
-    expected = (following.first if following else 0) or 0
-    for segment, successor in zip(segments, [*segments[1:], None], strict=True):
-        start, here = expected, following
-        assert here is not None  # noqa: S101  # there is one as long as there are segments
-        parts: list[bytes] = []
-        whole = here.opened and (here.clean or successor is None)
-        sequences = [block.sequence for block in here.blocks]
-        end = here.blocks[-1].following if here.blocks else expected
-        if successor is not None:
-            following = _content(successor, salt, max(end, expected))
-            sequences.append(end if following.first is None else following.first)
-        for block, sequence in zip_longest(here.blocks, sequences):
-            if sequence > expected:
-                whole = False
-                parts += _framed(sequence.to_bytes(8, "little"), _HOLE, expected, salt)
-                report.append(f"{segment.path}: blocks {expected} to {sequence - 1} are lost")
-                expected = sequence
-            if block is not None:
-                parts += _framed(block.payload, block.back, block.sequence, salt)
-                expected = block.following
-        if not whole and (here.opened or successor is not None or here.blocks):
-            segment.salt = salt
-            aside = segment.path.with_name(segment.path.name + ".damaged")
-            report.append(f"{segment.path} was repaired; as it was, it is kept in {aside.name}")
-            with translated(segment.path, "repair"):
-                aside.unlink(missing_ok=True)
-                os.link(segment.path, aside)
-            _create(segment.path, [_opening(segment, start), *parts])
-    return report
-
-
-def _any_salt(segments: list[Segment]) -> int:
-    """The journal's salt, from a good header, or as a bad one has it."""
-    salt = 0
-    for segment in segments:
-        with translated(segment.path, "read"), segment.path.open("rb") as file:
-            data = file.read(_OPENING.size)
-        with suppress(JournalDamagedError):
-            _read_opening(segment, data)
-            return segment.salt
-        salt = segment.salt or salt
-    return salt
-
-
-def _content(segment: Segment, salt: int, sequence: int) -> _Content:
-    with translated(segment.path, "read"):
-        data = segment.path.read_bytes()
-    first = None
-    with suppress(JournalDamagedError):
-        first = sequence = _read_opening(segment, data)
-    opened = first is not None
-    blocks: list[Block] = []
-    end, clean = _OPENING.size, True
-    while block := _next_block(data, end, sequence, salt):
-        clean = clean and block.at == end
-        blocks.append(block)
-        end, sequence = block.end, block.following
-    if blocks and first is None:
-        first = blocks[0].sequence
-    return _Content(opened, first, blocks, clean and end == len(data))
