@@ -1,6 +1,8 @@
 """The documentation is complete: every setting, command and field stands in it, and every link leads somewhere."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -163,3 +165,13 @@ def test_no_test_of_the_suite_has_the_number_of_a_sentence_that_is_not_there() -
     numbers = {int(found[1]) for name in dir(StoreSuite) if (found := re.match(r"test_s(\d+)_", name))}
     assert numbers == set(SENTENCES)
     assert all(re.match(r"test_s\d\d_", name) for name in dir(StoreSuite) if name.startswith("test_"))
+
+
+def test_the_readmes_example_of_the_store_prints_what_it_says(tmp_path: Path) -> None:
+    readme = (ROOT / "README.md").read_text()
+    section = readme[readme.index("## A dead letter in the store") :]
+    code, printed = re.findall(r"```(?:python)?\n(.*?)```", section, re.DOTALL)[:2]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.stdout, done.stderr) == (printed, "")

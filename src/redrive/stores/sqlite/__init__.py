@@ -34,7 +34,7 @@ from redrive.stores.checks import (
     check_rescue,
 )
 from redrive.stores.query import EVERYTHING, Query, read_cursor, tally_field, write_cursor
-from redrive.stores.sqlite import schema, work
+from redrive.stores.sqlite import reading, schema, work
 from redrive.stores.sqlite.rows import NewRow, head_of, new_row, ticks
 from redrive.stores.sqlite.search import page_sql, tally_sql, where
 from redrive.stores.sqlite.writer import Bundle, Job, Writer
@@ -164,7 +164,7 @@ class SqliteStore:
 
     async def load(self, ids: Sequence[str]) -> list[DeadLetter]:
         """S28."""
-        return await self._read(lambda db: work.load(db, ids))
+        return await self._read(lambda db: reading.load(db, ids))
 
     async def page(self, query: Query = EVERYTHING, *, limit: int = 50, cursor: str | None = None) -> Page:
         """S26, S27."""
@@ -189,11 +189,11 @@ class SqliteStore:
     ) -> list[JournalLine]:
         """S25."""
         check_limit(limit, LARGEST_CLAIM)
-        return await self._read(lambda db: work.journal(db, letter_id, after, limit))
+        return await self._read(lambda db: reading.journal(db, letter_id, after, limit))
 
     async def damage(self) -> str | None:
         """What is wrong with the file, after looking at all of it; None: nothing."""
-        return await self._read(lambda db: schema.damage(db, None) or work.damaged_letter(db))
+        return await self._read(lambda db: schema.damage(db, None) or reading.damaged_letter(db))
 
     # --- which thread ------------------------------------------------------------------------------------
 

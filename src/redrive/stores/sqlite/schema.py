@@ -72,7 +72,7 @@ def prepare(path: Path, *, busy_timeout: timedelta, check_for: timedelta | None,
 def damage(connection: sqlite3.Connection, check_for: timedelta | None) -> str | None:
     """What SQLite's own check finds wrong, looking for at most `check_for` (None: as long as it takes).
 
-    It looks at pages and indexes; `work.damaged_letter` looks into the letters.
+    It looks at pages and indexes; `reading.damaged_letter` looks into the letters.
     """
     if check_for is not None:
         end = time.monotonic() + check_for.total_seconds()

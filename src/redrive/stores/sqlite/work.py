@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
-from redrive.errors import FormatError, LetterNotFoundError
-from redrive.letters import DeadLetter, Hold, LetterHead, Note, State, Step
+from redrive.errors import LetterNotFoundError
+from redrive.letters import Hold, LetterHead, State, Step
 from redrive.letters.letter import storable
 from redrive.letters.lifecycle import after
-from redrive.stores.base import JournalLine, Rescued
+from redrive.stores.base import Rescued
 from redrive.stores.changes import (
     STEP_OF,
     STEP_OF_CHANGE,
@@ -34,17 +34,14 @@ from redrive.stores.changes import (
     failure_fields,
     retagged,
 )
-from redrive.stores.cold import check_sum, pack_failure
+from redrive.stores.cold import pack_failure
 from redrive.stores.sqlite.rows import (
     COLUMNS,
     NewRow,
-    attempt_of,
     bind,
     head_of,
     insert_bodies,
     insert_letters,
-    letter_of,
-    moment,
     read_tags,
     span,
     tags_column,
@@ -53,7 +50,6 @@ from redrive.stores.sqlite.rows import (
 Connection: TypeAlias = sqlite3.Connection
 _LET_IN: Final = 10_000  # how many letters may fall due in one claim (S13)
 _AT_ONCE: Final = 500  # ids bound in one statement, or letters looked at by one
-_BEFORE_ALL: Final = -(2**63)  # a stamp that no letter has
 # Letters added by one statement: prepared once, and few enough for SQLite's limit of bound values.
 _ROWS_AT_ONCE: Final = 250
 # Another process wrote at the same microseconds.
@@ -304,8 +300,8 @@ def apply(db: Connection, change: Change, ids: Sequence[str], by: str, now: int)
     step = STEP_OF_CHANGE[type(change)]
     wanted = tuple(dict.fromkeys(ids))
     found = {row[0]: row[1:] for row in _of_ids(db, "id, state, created_at, tags", wanted)}
-    if unknown := [letter_id for letter_id in wanted if letter_id not in found]:
-        raise _unknown(unknown[0])
+    if missing := [letter_id for letter_id in wanted if letter_id not in found]:
+        raise unknown(missing[0])
     for letter_id in wanted:
         before, key, tags = State(found[letter_id][0]), *found[letter_id][1:]
         state = after(before, step) if step is not None else before
@@ -366,82 +362,6 @@ def write_journal(db: Connection, lines: Iterable[tuple[Any, ...]]) -> None:
     )
 
 
-# --- reading: these run on a reading connection ----------------------------------------------------------
-
-
-def load(db: Connection, ids: Sequence[str]) -> list[DeadLetter]:
-    """Whole letters in the order asked (S28), all as of one moment."""
-    db.execute("BEGIN")
-    try:
-        letters = {letter_id: _load_one(db, letter_id) for letter_id in dict.fromkeys(ids)}
-    finally:
-        db.execute("COMMIT")
-    return [letters[letter_id] for letter_id in ids]
-
-
-def _load_one(db: Connection, letter_id: str) -> DeadLetter:
-    row = db.execute(
-        f"SELECT {COLUMNS}, content, failure, letter FROM letters JOIN bodies ON letter = created_at WHERE id = ?",
-        (storable(letter_id),),
-    ).fetchone()
-    if row is None:
-        raise _unknown(letter_id)
-    *head, content, failure, key = row
-    attempts = db.execute("SELECT * FROM attempts WHERE letter = ? ORDER BY number", (key,)).fetchall()
-    notes = db.execute(
-        "SELECT at, author, text FROM notes WHERE letter = ? ORDER BY number", (key,)
-    ).fetchall()
-    return letter_of(
-        tuple(head),
-        content,
-        failure,
-        attempts=tuple(attempt_of(line) for line in attempts),
-        notes=tuple(Note(moment(at), author, text) for at, author, text in notes),
-    )
-
-
-def journal(db: Connection, letter_id: str | None, after_line: int, limit: int) -> list[JournalLine]:
-    """Lines of the journal, of one letter or of all (S25)."""
-    its, values = ("", []) if letter_id is None else (" AND letter_id = ?", [letter_id])
-    rows = db.execute(
-        f"SELECT * FROM journal WHERE number > ?{its} ORDER BY number LIMIT ?", [after_line, *values, limit]
-    )
-    return [
-        JournalLine(
-            number=number,
-            at=moment(at),
-            actor=actor,
-            letter_id=its_letter,
-            action=action,
-            before=State(before),
-            after=State(now) if now else None,
-            detail=detail,
-        )
-        for number, at, actor, its_letter, action, before, now, detail in rows
-    ]
-
-
-def damaged_letter(db: Connection) -> str | None:
-    """What is wrong with the first letter whose cold part is not as it was written; None: all are."""
-    start, seen = None, _BEFORE_ALL
-    while start != seen:  # by portions: one long look would keep the log from being cleared
-        start = seen
-        for key, letter_id, content, failure in db.execute(
-            "SELECT created_at, id, content, failure FROM letters LEFT JOIN bodies ON letter = created_at"
-            " WHERE created_at > ? ORDER BY created_at LIMIT ?",
-            (start, _AT_ONCE),
-        ):
-            seen = key
-            if content is None:
-                return f"letter {letter_id}: its message is missing"
-            try:
-                check_sum(content)
-                check_sum(failure)
-            except FormatError as error:
-                return f"letter {letter_id}: {error}"
-    return None
-
-
 def _of_ids(db: Connection, columns: str, ids: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     """Rows of `columns` of the letters with these ids, in no particular order."""
     for start in range(0, len(ids), _AT_ONCE):
@@ -451,5 +371,6 @@ def _of_ids(db: Connection, columns: str, ids: Sequence[str]) -> Iterator[tuple[
         )
 
 
-def _unknown(letter_id: str) -> LetterNotFoundError:
+def unknown(letter_id: str) -> LetterNotFoundError:
+    """What is said when there is no such letter."""
     return LetterNotFoundError(f"no letter has the id {letter_id!a}")
