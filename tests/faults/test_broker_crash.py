@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.faults.blocking_client import PERSISTENT, Client
 
 KILLS = 200
 SHARDS = 10
+PUBLISHERS = 2
 
 
 class Process:
@@ -42,6 +44,33 @@ class Process:
         self.process.stdout.close()
 
 
+class Publisher:
+    """One connection that publishes to one queue with confirms; `number` stays over all lives of the broker."""
+
+    def __init__(self, port: int, number: int, story: "Story") -> None:
+        self.client = Client(port)
+        self.number = number
+        self.story = story
+        self.client.call(m.QueueDeclare("work", durable=True), m.QueueDeclareOk)
+        self.client.call(m.ConfirmSelect(), m.ConfirmSelectOk)
+        self.waiting: dict[int, bytes] = {}
+        self.tag = 0
+
+    def publish(self, count: int) -> None:
+        for _ in range(count):
+            self.tag += 1
+            body = b"%d %d" % (self.number, next(self.story.numbers[self.number]))
+            self.story.published.add(body)
+            self.waiting[self.tag] = body
+            self.client.send(m.BasicPublish("", "work"), 1, Content(PERSISTENT, body))
+
+    def hear_confirms(self) -> None:
+        for event in self.client.drain(0.001):
+            if isinstance(event.method, m.BasicAck):
+                for known in [known for known in self.waiting if known <= event.method.delivery_tag]:
+                    self.story.confirmed.add(self.waiting.pop(known))
+
+
 class Story:
     """What publishers and consumers saw, over all lives of the broker."""
 
@@ -49,44 +78,35 @@ class Story:
         self.published: set[bytes] = set()
         self.confirmed: set[bytes] = set()
         self.delivered: set[bytes] = set()
-        self.next = 0
+        self.numbers = [count() for _ in range(PUBLISHERS)]
 
     def live(self, port: int, chance: random.Random, end: float) -> None:
         """Publish with confirms, consume and acknowledge, until the time is over."""
-        client = Client(port)
-        client.call(m.QueueDeclare("work", durable=True), m.QueueDeclareOk)
-        client.call(m.ConfirmSelect(), m.ConfirmSelectOk)
-        client.call(m.BasicQos(prefetch_count=20), m.BasicQosOk)
-        client.call(m.BasicConsume("work", "c"), m.BasicConsumeOk)
-        waiting: dict[int, bytes] = {}
-        tag = 0
-        last = -1
+        publishers = [Publisher(port, number, self) for number in range(PUBLISHERS)]
+        consumer = Client(port)
+        consumer.call(m.BasicQos(prefetch_count=20), m.BasicQosOk)
+        consumer.call(m.BasicConsume("work", "c"), m.BasicConsumeOk)
+        order: dict[int, int] = {}
         while time.monotonic() < end:
-            for _ in range(chance.randint(1, 20)):
-                tag += 1
-                body = b"%d" % self.next
-                self.next += 1
-                self.published.add(body)
-                waiting[tag] = body
-                client.send(m.BasicPublish("", "work"), 1, Content(PERSISTENT, body))
-            for event in client.drain(0.002):
-                match event.method:
-                    case m.BasicAck(delivery_tag=upto):
-                        for known in [known for known in waiting if known <= upto]:
-                            self.confirmed.add(waiting.pop(known))
-                    case m.BasicDeliver(delivery_tag=number):
-                        assert event.content is not None
-                        last = self.see(event.content.body, last)
-                        if chance.random() < 0.7:
-                            client.send(m.BasicAck(number), 1)
-        client.close()
+            for publisher in publishers:
+                publisher.publish(chance.randint(1, 15))
+                publisher.hear_confirms()
+            for event in consumer.drain(0.001):
+                if isinstance(event.method, m.BasicDeliver):
+                    assert event.content is not None
+                    self.see(event.content.body, order)
+                    if chance.random() < 0.7:
+                        consumer.send(m.BasicAck(event.method.delivery_tag), 1)
+        for client in (consumer, *(publisher.client for publisher in publishers)):
+            client.close()
 
-    def see(self, body: bytes, last: int) -> int:
-        """A delivery; within one life of the broker they come in the order they were published."""
+    def see(self, body: bytes, order: dict[int, int]) -> None:
+        """A delivery; within one life of the broker each publisher's come in the order they were published."""
         assert body in self.published, f"{body!r} was never published"
-        assert int(body) > last, f"{body!r} came after {last}"
+        publisher, number = map(int, body.split())
+        assert number > order.get(publisher, -1), f"{body!r} came after {order[publisher]}"
+        order[publisher] = number
         self.delivered.add(body)
-        return int(body)
 
 
 @pytest.mark.slow
@@ -114,15 +134,15 @@ def test_a_killed_broker_loses_no_confirmed_message(tmp_path: Path, shard: int) 
 
 def all_that_is_left(port: int, story: Story) -> set[bytes]:
     client = Client(port)
-    count = client.call(m.QueueDeclare("work", passive=True), m.QueueDeclareOk).message_count
+    ready = client.call(m.QueueDeclare("work", passive=True), m.QueueDeclareOk).message_count
     client.call(m.BasicConsume("work", "c", no_ack=True), m.BasicConsumeOk)
     left: set[bytes] = set()
-    last = -1
-    while len(left) < count:
+    order: dict[int, int] = {}
+    while len(left) < ready:
         for event in client.drain(10):
             if isinstance(event.method, m.BasicDeliver):
                 assert event.content is not None
-                last = story.see(event.content.body, last)
+                story.see(event.content.body, order)
                 left.add(event.content.body)
     client.close()
     return left
