@@ -24,7 +24,7 @@ from redrive.amqp.sasl import Credentials
 from redrive.broker.arguments import Features
 from redrive.broker.channel import Channel
 from redrive.broker.dead_letter import Reason
-from redrive.broker.keep import Keep, Nothing
+from redrive.broker.keep import Keep
 from redrive.broker.message import Entry, Message
 from redrive.broker.queue import Queue, QueueStats
 from redrive.broker.session import Session
@@ -50,7 +50,7 @@ class Broker:
         log: logging.Logger | None = None,
         cluster_name: str = "redrive@localhost",
     ) -> None:
-        self.keep: Keep = keep or Nothing()
+        self.keep: Keep = keep or Keep()
         self.features = features or Features()
         self.limits = limits or Limits()
         self.max_message_size = max_message_size

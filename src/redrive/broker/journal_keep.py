@@ -20,6 +20,7 @@ from redrive.broker.dead_letter import DeadLetter
 from redrive.broker.exchanges import Exchange
 from redrive.broker.journal import Journal
 from redrive.broker.journal_recovery import Recovered, RecoveredEntry
+from redrive.broker.keep import Keep
 from redrive.broker.message import Entry, Message
 from redrive.broker.policies import Policy
 from redrive.broker.queue import Queue
@@ -34,7 +35,7 @@ _encode = msgspec.msgpack.encode
 _decode = msgspec.msgpack.decode
 
 
-class JournalKeep:
+class JournalKeep(Keep):
     """A `Keep` with a journal behind it."""
 
     def __init__(self, directory: Path, *, salvage: bool = False) -> None:

@@ -1,36 +1,31 @@
 """What outlives the process?
 
-The core says what happens to durable things; a `Keep` writes it down. `Nothing` is the keep of a broker without a
-data directory: all of it is as durable as the process. The one that has a journal is in `journal_keep`.
+The core says what happens to durable things; a `Keep` writes it down. The one here is that of a broker without a data
+directory: all of it is as durable as the process. The one with a journal is in `journal_keep`.
 Positions only grow: what was said before a position is safe once `durable_position` has reached it.
 """
 
 from collections.abc import Mapping
-from typing import Protocol
 
 from redrive.broker.exchanges import Exchange
 from redrive.broker.message import Entry, Message
 from redrive.broker.queue import Queue
 
 
-class Keep(Protocol):
-    """Told about everything durable."""
+class Keep:
+    """Told about everything durable. This one keeps nothing, and nobody has to wait for it."""
 
     def exchange(self, vhost: str, exchange: Exchange) -> None:
         """A durable exchange came."""
-        ...
 
     def exchange_gone(self, vhost: str, exchange: Exchange) -> None:
         """It went, and its bindings with it."""
-        ...
 
     def queue(self, vhost: str, queue: Queue) -> None:
         """A durable queue came."""
-        ...
 
     def queue_gone(self, vhost: str, queue: Queue) -> None:
         """It went, and its messages and bindings with it."""
-        ...
 
     def binding(
         self,
@@ -41,7 +36,6 @@ class Keep(Protocol):
         arguments: Mapping[str, object],
     ) -> None:
         """A binding between durable things came."""
-        ...
 
     def binding_gone(
         self,
@@ -52,122 +46,41 @@ class Keep(Protocol):
         arguments: Mapping[str, object],
     ) -> None:
         """It went."""
-        ...
 
     def document(self, key: str, value: bytes | None) -> None:
         """Anything else that is small: virtual hosts, users, policies. None: it is gone."""
-        ...
 
     def share(self, message: Message) -> None:
         """A persistent message goes to several durable queues; `message` for each of them follows."""
-        ...
 
     def message(self, queue: Queue, entry: Entry) -> None:
         """A persistent message came into a durable queue."""
-        ...
 
     def settled(self, queue: Queue, entry: Entry) -> None:
         """It went."""
-        ...
 
     def returned(self, queue: Queue, entry: Entry) -> None:
         """It was delivered and came back."""
-        ...
 
-    def position(self, message: Message) -> int:
+    def position(self, message: Message) -> int:  # noqa: ARG002  for those who keep
         """Where the message stands: 0 if nobody has to wait for it."""
-        ...
+        return 0
 
     def last_position(self) -> int:
         """Where the last thing said stands."""
-        ...
+        return 0
 
     def durable_position(self) -> int:
         """Up to where everything is safe."""
-        ...
+        return 0
 
     def body(self, message: Message) -> bytes:
         """A body that was let go of in memory."""
-        ...
-
-    def load(self, message: Message) -> None:
-        """Have such a body in memory again."""
-        ...
-
-    def paged_bytes(self) -> int:
-        """How many bytes of bodies are on disk only."""
-        ...
-
-
-class Nothing:
-    """Keeps nothing; nobody waits for it."""
-
-    def exchange(self, vhost: str, exchange: Exchange) -> None:
-        """Not kept."""
-
-    def exchange_gone(self, vhost: str, exchange: Exchange) -> None:
-        """Not kept."""
-
-    def queue(self, vhost: str, queue: Queue) -> None:
-        """Not kept."""
-
-    def queue_gone(self, vhost: str, queue: Queue) -> None:
-        """Not kept."""
-
-    def binding(
-        self,
-        vhost: str,
-        source: Exchange,
-        target: Queue | Exchange,
-        key: str,
-        arguments: Mapping[str, object],
-    ) -> None:
-        """Not kept."""
-
-    def binding_gone(
-        self,
-        vhost: str,
-        source: Exchange,
-        target: Queue | Exchange,
-        key: str,
-        arguments: Mapping[str, object],
-    ) -> None:
-        """Not kept."""
-
-    def document(self, key: str, value: bytes | None) -> None:
-        """Not kept."""
-
-    def share(self, message: Message) -> None:
-        """Not kept."""
-
-    def message(self, queue: Queue, entry: Entry) -> None:
-        """Not kept."""
-
-    def settled(self, queue: Queue, entry: Entry) -> None:
-        """Not kept."""
-
-    def returned(self, queue: Queue, entry: Entry) -> None:
-        """Not kept."""
-
-    def position(self, message: Message) -> int:  # noqa: ARG002  one interface
-        """Nobody waits."""
-        return 0
-
-    def last_position(self) -> int:
-        """Nobody waits."""
-        return 0
-
-    def durable_position(self) -> int:
-        """Nobody waits."""
-        return 0
-
-    def body(self, message: Message) -> bytes:
-        """Bodies never leave memory here."""
         return message.body or b""
 
     def load(self, message: Message) -> None:
-        """Bodies never leave memory here."""
+        """Have such a body in memory again."""
 
     def paged_bytes(self) -> int:
-        """Bodies never leave memory here."""
+        """How many bytes of bodies are on disk only."""
         return 0
