@@ -219,9 +219,7 @@ class Channel:
         if multiple or self.transaction is not None:
             self.settle(tag, multiple=multiple, verdict=verdict)
         elif tag in self.unacked:
-            self._settle_one(tag, verdict)
-            if self.prefetch:
-                self._mark_all()
+            self.settle_all([tag], verdict)
         else:
             raise SoftError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
 
@@ -248,47 +246,57 @@ class Channel:
 
     def settle_all(self, tags: list[int], verdict: str) -> None:
         """Carry out a verdict on deliveries, in the order of their tags (AMQP.md 18)."""
-        # What goes back goes to the front, so the last one goes first; what dies does so in order.
-        for tag in reversed(tags) if verdict in ("requeue", "return") else tags:
-            self._settle_one(tag, verdict)
+        taken = [self._take(tag) for tag in tags]
+        if verdict == "ack":
+            for entry, queue in taken:
+                queue.stats.acked += 1
+                queue.ground.forget(queue, entry)
+        elif verdict == "reject":
+            for entry, queue in taken:
+                queue.ground.bury(queue, entry, Reason.REJECTED)
+        else:
+            self._give_back(taken, counts=verdict == "return")
         if self.prefetch:
             self._mark_all()
 
-    def _settle_one(self, tag: int, verdict: str) -> None:
+    def _take(self, tag: int) -> tuple[Entry, Queue]:
+        """The entry of a delivery, which nobody has any more."""
         entry, queue, consumer = self.unacked.pop(tag)
         queue.unacked -= 1
         queue.unacked_bytes -= entry.message.size
         if consumer is not None:
             consumer.unacked -= 1
-        if verdict == "ack":
-            queue.stats.acked += 1
-            queue.ground.forget(queue, entry)
-        elif verdict == "reject":
-            queue.ground.bury(queue, entry, Reason.REJECTED)
-        else:
-            self._give_back(queue, entry, counts=verdict == "return")
         if not queue.is_dirty:
             self.session.broker.mark(queue)
+        return entry, queue
+
+    def _give_back(self, taken: list[tuple[Entry, Queue]], *, counts: bool) -> None:
+        """Back to their queues; a quorum queue counts, and gives up at its limit (AMQP.md 21)."""
+        now = self.session.now
+        back: list[tuple[Entry, Queue]] = []
+        for entry, queue in taken:
+            options = queue.options
+            if options.queue_type == "quorum":
+                entry.deliveries += counts
+                if (
+                    counts
+                    and options.delivery_limit is not None
+                    and 0 <= options.delivery_limit < entry.deliveries
+                ):
+                    queue.ground.bury(queue, entry, Reason.DELIVERY_LIMIT)
+                    continue
+            if not queue.is_deleted:
+                back.append((entry, queue))
+        for entry, queue in reversed(back):  # to the front, so the last one goes first
+            queue.give_back(entry, now)
+        for queue in dict.fromkeys(queue for _, queue in back if queue.eager):
+            queue.dispatch(now)
+            queue.trim()
 
     def _mark_all(self) -> None:
         """Room that the channel's consumers share has become free: any of their queues may use it."""
         for consumer in self.consumers.values():
             self.session.broker.mark(consumer.queue)
-
-    def _give_back(self, queue: Queue, entry: Entry, *, counts: bool) -> None:
-        """Back to the queue; a quorum queue counts, and gives up at its limit (AMQP.md 21)."""
-        if queue.is_deleted:
-            return
-        if queue.options.queue_type == "quorum":
-            entry.deliveries += counts
-            limit = queue.options.delivery_limit
-            if counts and limit is not None and 0 <= limit < entry.deliveries:
-                queue.ground.bury(queue, entry, Reason.DELIVERY_LIMIT)
-                return
-        queue.give_back(entry, self.session.now)
-        if queue.eager:
-            queue.dispatch(self.session.now)
-            queue.trim()
 
     # --- consumers -----------------------------------------------------------------------------------------
 

@@ -263,6 +263,33 @@ def test_a_quorum_queue_gives_up_at_its_delivery_limit() -> None:
     assert client.deaths(got[1])[0]["reason"] == "delivery_limit"
 
 
+def test_messages_that_die_together_at_their_delivery_limit_die_in_order() -> None:
+    world = World()
+    client, other = world.client(), world.client()
+    client.declare("dead")
+    client.declare(
+        "q", durable=True, x_queue_type="quorum", x_delivery_limit=0, x_dead_letter_exchange="",
+        x_dead_letter_routing_key="dead",
+    )  # fmt: skip
+    for number in range(3):
+        client.publish("q", b"%d" % number)
+        assert client.get("q", no_ack=False) is not None
+    client.call(m.ChannelClose(), m.ChannelCloseOk)
+    assert other.bodies("dead") == [b"0", b"1", b"2"]
+
+
+def test_what_goes_back_together_comes_in_order_to_one_that_waits() -> None:
+    world = World()
+    client, other = world.client(), world.client()
+    client.declare("q", x_max_length=10)
+    for number in range(3):
+        client.publish("q", b"%d" % number)
+        assert client.get("q", no_ack=False) is not None
+    other.call(m.BasicConsume("q", "c", no_ack=True), m.BasicConsumeOk)
+    client.send(m.BasicNack(3, True, True), 1)
+    assert [content.body for _, content in other.all_of(m.BasicDeliver) if content] == [b"0", b"1", b"2"]
+
+
 def test_higher_priorities_leave_first() -> None:
     world = World()
     client = world.client()
