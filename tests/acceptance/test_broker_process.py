@@ -226,6 +226,54 @@ def test_a_consumer_that_does_not_read_holds_up_nobody_else(start: Callable[...,
     other.close()
 
 
+def test_a_publisher_is_blocked_above_the_memory_limit_until_somebody_consumes(
+    start: Callable[..., Broker],
+) -> None:
+    broker = start("--memory-limit", str(16 * 1024 * 1024))
+    publisher = Client(broker.port, **{"connection.blocked": True})
+    consumer = Client(broker.port)
+    publisher.call(m.QueueDeclare("q"), m.QueueDeclareOk)
+    publisher.call(m.ConfirmSelect(), m.ConfirmSelectOk)
+    for _ in range(20):
+        publisher.send(m.BasicPublish("", "q"), 1, Content(body=b"x" * 1_000_000))
+    assert publisher.wait_for(m.ConnectionBlocked).reason == "low on memory"
+    publisher.send(m.BasicPublish("", "q"), 1, Content(body=b"waits"))
+    before = consumer.call(m.QueueDeclare("q", passive=True), m.QueueDeclareOk).message_count
+    consumer.call(m.BasicConsume("q", "c", no_ack=True), m.BasicConsumeOk)
+    bodies: list[bytes] = []
+    while b"waits" not in bodies:
+        bodies += [event.content.body for event in consumer.drain(10) if event.content is not None]
+    publisher.wait_for(m.ConnectionUnblocked)
+    assert len(bodies) == 21 > before
+    publisher.close()
+    consumer.close()
+
+
+def test_a_secret_can_be_renewed(start: Callable[..., Broker]) -> None:
+    client = Client(start().port)
+    client.send(m.ConnectionUpdateSecret(b"new", "it was old"))
+    client.wait_for(m.ConnectionUpdateSecretOk)
+    client.close()
+
+
+def test_every_death_and_every_drop_is_told(start: Callable[..., Broker]) -> None:
+    broker = start("--log-level", "debug")
+    client = Client(broker.port)
+    client.call(m.QueueDeclare("dead"), m.QueueDeclareOk)
+    for name, key in (("q", "dead"), ("nowhere", "no such queue")):
+        arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": key}
+        client.call(m.QueueDeclare(name, arguments=arguments), m.QueueDeclareOk)
+        client.send(m.BasicPublish("", name), 1, Content(body=b"precious"))
+        got = client.call(m.BasicGet(name), m.BasicGetOk)
+        client.send(m.BasicReject(got.delivery_tag, False), 1)
+    client.call(m.QueueDeclare("dead", passive=True), m.QueueDeclareOk)
+    client.close()
+    told = broker.stop()[1]
+    assert re.search(r"DEBUG message died in queue q of vhost /: rejected", told)
+    assert re.search(r"WARNING dead letter of queue nowhere in vhost / dropped: .* \(rejected\)", told)
+    assert "precious" not in told
+
+
 # --- TLS -----------------------------------------------------------------------------------------------------
 
 

@@ -19,7 +19,8 @@ M = TypeVar("M", bound=m.Method)
 class Client:
     """One connection with one channel. Raises `ConnectionError` when the broker goes away."""
 
-    def __init__(self, port: int, timeout: float = 30.0) -> None:
+    def __init__(self, port: int, timeout: float = 30.0, **capabilities: bool) -> None:
+        self.abilities: dict[str, object] = {"capabilities": capabilities}
         self.socket = socket.create_connection(("127.0.0.1", port), timeout)
         self.connection = Connection(Role.CLIENT)
         self.inbox: list[MethodReceived] = []
@@ -32,7 +33,9 @@ class Client:
     def _log_in(self) -> None:
         self.socket.sendall(self.connection.initiate())
         self.wait_for(m.ConnectionStart)
-        self.send(m.ConnectionStartOk({}, PLAIN, encode_response(PLAIN, Credentials("guest", "guest"))))
+        self.send(
+            m.ConnectionStartOk(self.abilities, PLAIN, encode_response(PLAIN, Credentials("guest", "guest")))
+        )
         self.send(self.connection.negotiate(self.wait_for(m.ConnectionTune)))
         self.send(m.ConnectionOpen("/"))
         self.wait_for(m.ConnectionOpenOk)

@@ -62,6 +62,7 @@ class BrokerOptions:
     max_message_size: int = MAX_MESSAGE_SIZE
     memory_limit: int | None = None
     dead_letter_fallback: str | None = None
+    log_level: str = "warning"
 
 
 async def run_broker(options: BrokerOptions) -> None:
@@ -145,7 +146,7 @@ def _say(line: str) -> None:
 
 def run(options: BrokerOptions) -> None:
     """Run a broker in this process, on the fastest event loop there is."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     factory = None
     with contextlib.suppress(ImportError):
         import uvloop  # noqa: PLC0415  faster where it exists

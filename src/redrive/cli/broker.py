@@ -106,6 +106,13 @@ _PORT = click.IntRange(0, 65535)
     help="How long a client may take to log in.",
 )
 @click.option("--dead-letter-fallback", metavar="QUEUE", help="Keeps dead letters that had nowhere to go.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="warning",
+    show_default=True,
+    help="What is logged; debug tells every death of a message.",
+)
 @click.option("--dlx/--no-dlx", default=True, help="Dead-letter exchanges.")
 @click.option("--ttl/--no-ttl", default=True, help="Times to live of messages and queues.")
 @click.option("--length-limit/--no-length-limit", default=True, help="Limits on the length of queues.")
@@ -142,6 +149,7 @@ def _options(given: dict[str, object]) -> BrokerOptions:
             "max_message_size",
             "memory_limit",
             "dead_letter_fallback",
+            "log_level",
         ),  # type: ignore[arg-type]
         tls=tls,
         features=Features(**named("dlx", "ttl", "length_limit")),  # type: ignore[arg-type]
