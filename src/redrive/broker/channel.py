@@ -66,7 +66,6 @@ class Channel:
         self.consumers: dict[str, Consumer] = {}
         self.prefetch = 0  # for the whole channel (global qos); 0: no limit
         self.consumer_prefetch = 0  # for consumers to come
-        self.next_consumer = 1
         self.reply_consumer: str | None = None  # the tag of a direct reply-to consumer
         # publisher confirms
         self.confirms = False
@@ -193,8 +192,7 @@ class Channel:
         for tag in parse_ack_run(run):
             found = unacked.pop(tag, None)
             if found is None:
-                self._acknowledge_one(tag)
-                continue
+                raise SoftError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
             entry, queue, consumer = found
             queue.unacked -= 1
             queue.unacked_bytes -= entry.message.size
@@ -207,11 +205,6 @@ class Channel:
                 mark(queue)
         if self.prefetch:
             self._mark_all()
-
-    def _acknowledge_one(self, tag: int) -> None:
-        if tag == 0:
-            self.settle(0, multiple=False, verdict="ack")
-        raise SoftError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}", 60, 80)
 
     def settle_raw(self, payload: bytes) -> None:
         """A `basic.ack`, `basic.nack` or `basic.reject` as it came."""

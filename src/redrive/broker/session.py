@@ -17,7 +17,6 @@ from redrive.amqp.connection import (
     HeaderReceived,
     HeaderRefused,
     HeartbeatReceived,
-    Limits,
     MethodReceived,
 )
 from redrive.amqp.errors import AmqpError, HardError, ReplyCode, SoftError
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from redrive.broker.vhost import VHost
 
 _MOST_ROUTES: Final = 32_768  # routes a virtual host remembers before it starts anew
-_CLOSING: Final = frozenset({ConnectionState.CLOSED})
 
 
 class Session:
@@ -185,7 +183,7 @@ class Session:
                 self.write(self.connection.close_for(error, number))
             return
         self.broker.log.warning("connection %s closed: %s", self.peer, error)
-        if not self.connection.closed and self.connection.state not in _CLOSING:
+        if not self.connection.closed:
             try:
                 self.write(self.connection.close_for(error))
             except AmqpError:
@@ -346,7 +344,3 @@ class Session:
             shown = name if name or kind == "queue" else "amq.default"
             text = f"{what} access to {kind} '{shown}' in vhost '{self.vhost.name}' refused for user '{self.user}'"
             raise SoftError(ReplyCode.ACCESS_REFUSED, text)
-
-    def limits_of(self) -> Limits:
-        """What was agreed on."""
-        return self.connection.limits

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 import msgspec
 
 from redrive.amqp.errors import ReplyCode, SoftError
-from redrive.amqp.properties import read_expiration, read_headers, read_priority
+from redrive.amqp.properties import read_headers, read_priority
 from redrive.broker.arguments import Declared, QueueOptions, check_equivalent, parse_queue_arguments
 from redrive.broker.dead_letter import Reason, dead_letter_of, is_cycle
 from redrive.broker.exchanges import Exchange, kind_is_known, route
@@ -71,13 +71,16 @@ class VHost:
         if found is None:
             raise SoftError(ReplyCode.NOT_FOUND, f"no queue '{name}' in vhost '{self.name}'")
         if found.owner is not None and session is not None and found.owner is not session:
-            raise SoftError(
-                ReplyCode.RESOURCE_LOCKED,
-                f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self.name}'. It could be"
-                " originally declared on another connection or the exclusive property value does not match that"
-                " of the original declaration.",
-            )
+            raise self._locked(name)
         return found
+
+    def _locked(self, name: str) -> SoftError:
+        return SoftError(
+            ReplyCode.RESOURCE_LOCKED,
+            f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self.name}'. It could be"
+            " originally declared on another connection or the exclusive property value does not match that"
+            " of the original declaration.",
+        )
 
     # --- exchanges -----------------------------------------------------------------------------------------
 
@@ -126,14 +129,8 @@ class VHost:
         """The queue, made if it is not there; 406 if it is there and different, 405 if it is somebody's own."""
         there = self.queues.get(name)
         if there is not None:
-            if (there.owner is not None or owner is not None) and there.owner is not owner:
-                self.queue(name, owner or self)
-                raise SoftError(
-                    ReplyCode.RESOURCE_LOCKED,
-                    f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self.name}'. It could be"
-                    " originally declared on another connection or the exclusive property value does not match"
-                    " that of the original declaration.",
-                )
+            if there.owner is not owner:
+                raise self._locked(name)
             existing = Declared(there.durable, there.auto_delete, there.arguments)
             check_equivalent("queue", name, self.name, existing, declared)
             there.idle_since = now
@@ -371,8 +368,3 @@ class VHost:
 
 def _is_queue(destination: object) -> bool:
     return isinstance(destination, Queue)
-
-
-def expiration_of(properties: bytes) -> str | None:
-    """The message's own time to live, as its sender wrote it."""
-    return read_expiration(properties)
