@@ -232,7 +232,7 @@ def _sockets(ask: Ask) -> Mapping[Session, Connection]:
 
 def _connection(ask: Ask, session: Session, sockets: Mapping[Session, Connection]) -> Json:
     (peer_host, peer_port), (host, port) = ends(session)
-    limits = session.limits_of()
+    limits = session.connection.limits
     socket = sockets.get(session)
     octets = {"recv_oct": socket.octets_in if socket else 0, "send_oct": socket.octets_out if socket else 0}
     return {
