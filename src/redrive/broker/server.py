@@ -118,9 +118,13 @@ class Server:
         broker = self.broker
         was_blocked = broker.blocked_because is not None
         more = broker.work(self.clock())
-        if was_blocked and broker.blocked_because is None:
+        is_blocked = broker.blocked_because is not None
+        if was_blocked and not is_blocked:
             for connection in self.connections:
                 connection.resume_reading()
+        elif is_blocked and not was_blocked:
+            for connection in self.connections:
+                connection.pause_if_publishing()
         self._send()
         self._start_flushing()
         if more:
@@ -246,13 +250,13 @@ class Connection(asyncio.Protocol):
         connection.heartbeats.heard(self._loop.time())
         if session.is_done and not session.outbox:
             self._finish()
-        if session.publishes and server.broker.blocked_because is not None:
-            self.pause_reading()
+        if server.broker.blocked_because is not None:
+            self.pause_if_publishing()
         server.schedule_turn()
 
-    def pause_reading(self) -> None:
+    def pause_if_publishing(self) -> None:
         """A publisher has to wait: nothing is read from it until the alarm is over."""
-        if self._is_reading:
+        if self.session.publishes and self._is_reading and not self._transport.is_closing():
             self._is_reading = False
             self._transport.pause_reading()
 
