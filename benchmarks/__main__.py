@@ -7,6 +7,7 @@ import sys
 # Name → module with `run(quick)` that yields cases.
 BENCHMARKS = {
     "broker": "benchmarks.broker",
+    "consume": "benchmarks.consume",
     "store-sqlite": "benchmarks.store_sqlite",
 }
 

@@ -11,7 +11,7 @@ import pytest
 
 from redrive.cli.root import cli
 from redrive.errors import RedriveError
-from redrive.settings import SECTIONS
+from redrive.settings import SECTIONS, SOURCE
 from redrive.stores import base
 from redrive.stores.query import FIELDS, SORTABLE
 from redrive.testing.store_suite import StoreSuite
@@ -49,6 +49,13 @@ def test_every_setting_is_documented(setting: str) -> None:
     assert any(meaning in row for row in rows), f"`{setting}` means, by the code: {meaning}"
     variable = f"REDRIVE_{section}_{name}".upper()
     assert variable in text_of("settings.md"), f"docs/reference/settings.md does not name {variable}"
+
+
+@pytest.mark.parametrize("key", SOURCE)
+def test_every_key_of_a_source_is_documented(key: str) -> None:
+    own = text_of("settings.md").split("## [[sources]]")[1].split("\n## ")[0]
+    assert f"| `{key}` |" in own
+    assert SOURCE[key].help in own
 
 
 def test_no_setting_is_documented_that_there_is_not() -> None:

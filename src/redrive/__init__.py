@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from redrive._version import __version__
 
 if TYPE_CHECKING:
+    from redrive.app import App
     from redrive.clock import Clock, SystemClock
+    from redrive.consume import ConsumeOptions, Context, FloodOptions
     from redrive.errors import RedriveError
     from redrive.letters import (
         Attempt,
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
         State,
         Typed,
     )
+    from redrive.letters.event import DeadLetterEvent
     from redrive.letters.redact import Redactor
     from redrive.rules import Classification, Classifier, Exponential, Fixed, Listed, Rule, decide, failure_of
     from redrive.settings import Settings, StoreSettings
@@ -35,12 +38,15 @@ if TYPE_CHECKING:
     from redrive.stores.query import Query, parse
 
 _ROOMS = {
+    "redrive.app": ("App",),
     "redrive.clock": ("Clock", "SystemClock"),
+    "redrive.consume": ("ConsumeOptions", "Context", "FloodOptions"),
     "redrive.errors": ("RedriveError",),
     "redrive.letters": (
         "Attempt", "DeadLetter", "Failure", "Headers", "Hold", "Kind", "LetterHead", "Message", "Note", "Origin",
         "State", "Typed",
     ),
+    "redrive.letters.event": ("DeadLetterEvent",),
     "redrive.letters.redact": ("Redactor",),
     "redrive.rules": ("Classification", "Classifier", "Exponential", "Fixed", "Listed", "Rule", "decide", "failure_of"),
     "redrive.settings": ("Settings", "StoreSettings"),
@@ -52,11 +58,11 @@ _ROOMS = {
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
-    "Attempt", "Classification", "Classifier", "Clock", "DeadLetter", "Exhaust", "Exponential", "Failure",
-    "Fixed", "Headers", "Hold", "Kind", "LetterHead", "Listed", "Message", "Note", "Origin", "Park",
-    "Query", "Redactor", "RedriveError", "Release", "Resolve", "Retry", "Rule", "Settings", "Settlement",
-    "State", "Store", "StoreSettings", "SystemClock", "Typed", "__version__", "decide", "failure_of",
-    "open_store", "parse",
+    "App", "Attempt", "Classification", "Classifier", "Clock", "ConsumeOptions", "Context", "DeadLetter",
+    "DeadLetterEvent", "Exhaust", "Exponential", "Failure", "Fixed", "FloodOptions", "Headers", "Hold",
+    "Kind", "LetterHead", "Listed", "Message", "Note", "Origin", "Park", "Query", "Redactor",
+    "RedriveError", "Release", "Resolve", "Retry", "Rule", "Settings", "Settlement", "State", "Store",
+    "StoreSettings", "SystemClock", "Typed", "__version__", "decide", "failure_of", "open_store", "parse",
 ]  # fmt: skip
 
 

@@ -6,8 +6,16 @@ One tree, drawn once::
     ├── SettingsError               a setting is unknown, missing or out of range
     ├── QueryError                  a filter cannot be understood
     ├── FormatError                 bytes or headers are not what their convention says
+    │   └── DecodeError             a message is not what its handler asks for
     ├── LifecycleError              a step that the state machine does not have
     ├── ServiceError                an outside thing that tests or adapters need is not there
+    ├── TransportError              the broker cannot do it
+    │   ├── BrokerUnreachableError  nobody answers there, or the connection was lost
+    │   ├── BrokerRefusedError      the broker does not let us: user, vhost, permission
+    │   ├── SourceMissingError      no queue or topic has this name
+    │   ├── SourceConflictError     it exists, but is not what was asked for
+    │   ├── PublishError            a message was not made durable
+    │   └── TransportClosedError    the transport or receiver was closed
     └── StoreError                  the dead-letter store cannot do it
         ├── StoreDamagedError       the file is not a database, or not a whole one
         ├── StoreVersionError       the file was written by a newer redrive
@@ -75,12 +83,46 @@ class FormatError(RedriveError):
     """Bytes or headers are not what their convention says."""
 
 
+class DecodeError(FormatError):
+    """A message is not what its handler asks for. No retry can help."""
+
+
 class LifecycleError(RedriveError):
     """A step that the state machine does not have. Nothing was changed."""
 
 
 class ServiceError(RedriveError):
     """An outside thing that is needed is not there."""
+
+
+class TransportError(RedriveError):
+    """The broker cannot do it. What was not settled stays with the broker."""
+
+    exit_code = 4
+
+
+class BrokerUnreachableError(TransportError):
+    """Nobody answers there, or the connection was lost."""
+
+
+class BrokerRefusedError(TransportError):
+    """The broker does not let us."""
+
+
+class SourceMissingError(TransportError):
+    """No queue or topic has this name."""
+
+
+class SourceConflictError(TransportError):
+    """It exists, but is not what was asked for."""
+
+
+class PublishError(TransportError):
+    """A message was not made durable."""
+
+
+class TransportClosedError(TransportError):
+    """The transport or the receiver was closed."""
 
 
 class StoreError(RedriveError):

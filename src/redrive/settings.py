@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from redrive.errors import SettingsError, use_instead
+from redrive.errors import SettingsError, did_you_mean, use_instead
 from redrive.letters import Kind
 from redrive.letters.redact import Redactor
 from redrive.rules import (
@@ -46,6 +46,47 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     busy_timeout: timedelta = timedelta(seconds=10)
     check_for: timedelta = timedelta(seconds=2)
     max_bytes: int | None = None
+
+
+class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where messages come from."""
+
+    url: str = "amqp://127.0.0.1:5672"
+    management_url: str | None = None
+
+
+class ConsumeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How sources are consumed."""
+
+    prefetch: int = 16
+    concurrency: int = 5
+    time_budget: timedelta = timedelta(seconds=60)
+    stop_timeout: timedelta = timedelta(seconds=30)
+    provision: bool = True
+    dead_letter: str = "publish"
+    best_effort: bool = False
+    flood_breaker: bool = True
+    flood_share: float = 0.8
+    flood_least: int = 20
+    flood_pause: timedelta = timedelta(seconds=5)
+    flood_longest: timedelta = timedelta(minutes=1)
+
+
+class SourceSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What one source has of its own; what is unset is as for all of them."""
+
+    name: str
+    prefetch: int | None = None
+    concurrency: int | None = None
+    time_budget: timedelta | None = None
+    max_deliveries: int | None = None
+    attempts: int | None = None
+    backoff: Backoff | None = None
+    dead_letter: str | None = None
+    dead_letter_queue: str | None = None
+    dead_letter_exchange: str | None = None
+    dead_letter_routing_key: str | None = None
+    queue_type: str | None = None
 
 
 class RetrySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,13 +126,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that can be set."""
 
     store: StoreSettings = StoreSettings()
+    broker: BrokerSettings = BrokerSettings()
+    consume: ConsumeSettings = ConsumeSettings()
     retry: RetrySettings = RetrySettings()
     recover: RecoverSettings = RecoverSettings()
     redact: RedactSettings = RedactSettings()
     rules: tuple[Rule, ...] = ()
+    sources: tuple[SourceSettings, ...] = ()
     strategies: Mapping[Kind, Strategy] = MappingProxyType({})
 
     def __post_init__(self) -> None:
+        if self.consume.flood_longest < self.consume.flood_pause:
+            raise SettingsError("consume.flood_longest: wants a duration not shorter than flood_pause")
         self.redactor()  # what they cannot be made of is refused here, not at the first dead letter
         self.strategy_options()
 
@@ -148,6 +194,21 @@ def _whole(least: int, most: int) -> Read:
     return read
 
 
+def _yes_or_no(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise SettingsError("wants true or false")
+    return value
+
+
+def _one_of(*words: str) -> Read:
+    def read(value: Any) -> str:
+        if value not in words:
+            raise SettingsError(f"wants one of {', '.join(words)}{did_you_mean(value, words)}")
+        return str(value)
+
+    return read
+
+
 def _hours(value: Any) -> tuple[int, ...]:
     if not isinstance(value, list) or not value:
         raise SettingsError("wants a list of hours such as [2, 3, 4]")
@@ -191,6 +252,17 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 _SECOND, _HOUR, _DAY = timedelta(seconds=1), timedelta(hours=1), timedelta(days=1)
+_SOON = timedelta(milliseconds=10)
+# What holds for all sources, and may hold otherwise for one.
+_PREFETCH = Setting(_whole(1, 65_535), "deliveries that may be out and unsettled")
+_CONCURRENCY = Setting(_whole(1, 10_000), "handlers that run at the same time")
+_TIME_BUDGET = Setting(_duration(_SOON, _DAY), "how long a handler may take for one attempt")
+_DEAD_LETTER = Setting(
+    _one_of("publish", "reject"), "`publish`: write the enriched letter; `reject`: leave it to the broker"
+)
+_MAX_DELIVERIES = Setting(_whole(1, 1000), "deliveries before a retryable failure is given up")
+_ATTEMPTS = Setting(_whole(1, 100), "attempts in the process, for each delivery")
+_BACKOFF = Setting(parse_backoff, "waits between attempts: exponential, a list, or one duration")
 SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxyType(
     {
         "store": (
@@ -202,13 +274,33 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
                 "max_bytes": Setting(_whole(1_048_576, 2**47), "the file never grows beyond; unset: no limit"),
             },
         ),
+        "broker": (
+            BrokerSettings,
+            {
+                "url": Setting(_text, "where messages come from: `amqp://USER:PASSWORD@HOST:PORT/VHOST`"),
+                "management_url": Setting(_text, "its management API; unset: port 15672 of the same host"),
+            },
+        ),
+        "consume": (
+            ConsumeSettings,
+            {
+                "prefetch": _PREFETCH,
+                "concurrency": _CONCURRENCY,
+                "time_budget": _TIME_BUDGET,
+                "stop_timeout": Setting(_duration(timedelta(0), _DAY), "how long handlers may take on stopping"),
+                "provision": Setting(_yes_or_no, "make missing queues and exchanges on starting"),
+                "dead_letter": _DEAD_LETTER,
+                "best_effort": Setting(_yes_or_no, "settle even if the dead letter cannot be written, and count it"),
+                "flood_breaker": Setting(_yes_or_no, "pause a source when most of what it delivers fails"),
+                "flood_share": Setting(_share, "the share of failures that is most"),
+                "flood_least": Setting(_whole(1, 100_000), "the deliveries that are looked at"),
+                "flood_pause": Setting(_duration(_SOON, _DAY), "the first pause; each failed probe doubles it"),
+                "flood_longest": Setting(_duration(_SOON, _DAY), "the longest pause"),
+            },
+        ),
         "retry": (
             RetrySettings,
-            {
-                "max_deliveries": Setting(_whole(1, 1000), "deliveries before a retryable failure is given up"),
-                "attempts": Setting(_whole(1, 100), "attempts in the process, for each delivery"),
-                "backoff": Setting(parse_backoff, "waits between attempts: exponential, a list, or one duration"),
-            },
+            {"max_deliveries": _MAX_DELIVERIES, "attempts": _ATTEMPTS, "backoff": _BACKOFF},
         ),
         "recover": (
             RecoverSettings,
@@ -237,8 +329,49 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
         ),
     }
 )  # fmt: skip
+# The keys of a [[sources]] table.
+SOURCE: Final[Mapping[str, Setting]] = MappingProxyType(
+    {
+        "name": Setting(_text, "the queue or topic"),
+        "prefetch": _PREFETCH,
+        "concurrency": _CONCURRENCY,
+        "time_budget": _TIME_BUDGET,
+        "max_deliveries": _MAX_DELIVERIES,
+        "attempts": _ATTEMPTS,
+        "backoff": _BACKOFF,
+        "dead_letter": _DEAD_LETTER,
+        "dead_letter_queue": Setting(_text, "where its dead letters lie; unset: `NAME.dlq`"),
+        "dead_letter_exchange": Setting(_text, "the exchange they go through; unset: `NAME.dlx`"),
+        "dead_letter_routing_key": Setting(_text, "the routing key they get; unset: the message's own"),
+        "queue_type": Setting(
+            _one_of("quorum", "classic"), "what `redrive provision` makes; unset: `quorum`"
+        ),
+    }
+)
+
+
+def _sources(tables: Any) -> tuple[SourceSettings, ...]:
+    if not isinstance(tables, list):
+        raise SettingsError("sources: write a list, one [[sources]] table for each source")
+    sources: list[SourceSettings] = []
+    for number, table in enumerate(tables, start=1):
+        if not isinstance(table, dict):
+            raise SettingsError(f"source {number}: write it as a table with a name")
+        if "name" not in table:
+            raise SettingsError(f"source {number}: needs a 'name', the queue or topic")
+        for key in table:
+            _check_known(f"unknown setting '{key}' of source {number}", key, SOURCE)
+        values = {
+            key: _one(f"source {number}: {key}", SOURCE[key].read, value) for key, value in table.items()
+        }
+        sources.append(SourceSettings(**values))
+        if [source.name for source in sources].count(values["name"]) > 1:
+            raise SettingsError(f"source {number}: '{values['name']}' is named twice; write one table for it")
+    return tuple(sources)
+
+
 _OTHERS: Final[Mapping[str, Callable[[Any], Any]]] = MappingProxyType(
-    {"rules": rules_from_config, "strategies": strategies_from_config}
+    {"rules": rules_from_config, "sources": _sources, "strategies": strategies_from_config}
 )
 
 

@@ -1,6 +1,7 @@
 """`redrive config`: are the settings right, and what are they?"""
 
 import os
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +13,8 @@ from redrive.cli.output import as_json, as_toml
 from redrive.errors import on_one_line
 from redrive.rules import format_duration
 from redrive.settings import SECTIONS, Settings, load, load_table
+
+_PASSWORD = re.compile(r"(://[^:/@]*:)[^/]*(@)")  # is not for the screen
 
 
 @click.group("config")
@@ -55,16 +58,17 @@ def show(path: Path | None, for_programs: bool) -> None:  # noqa: FBT001  click 
     """
     settings = load(path, os.environ)
     sections = as_table(settings)
-    rules = load_table(path).get(
-        "rules", []
-    )  # a file alone can hold rules, and shows them best in its own words
+    # A file alone can hold rules and sources, and shows them best in its own words.
+    table = load_table(path)
+    lists = {name: table.get(name, []) for name in ("rules", "sources")}
     if for_programs:
-        click.echo(as_json({**sections, "rules": rules}, indent=2))
+        click.echo(as_json({**sections, **lists}, indent=2))
         return
     for section, values in sections.items():
         _show(f"[{section}]", values)
-    for rule in rules:
-        _show("[[rules]]", rule)
+    for name, entries in lists.items():
+        for entry in entries:
+            _show(f"[[{name}]]", entry)
 
 
 def _show(heading: str, values: Mapping[str, Any]) -> None:
@@ -80,6 +84,9 @@ def as_table(settings: Settings) -> dict[str, dict[str, Any]]:
         section: {name: _plain(getattr(getattr(settings, section), name)) for name in known}
         for section, (_, known) in SECTIONS.items()
     }
+    for name in ("url", "management_url"):
+        if sections["broker"][name] is not None:
+            sections["broker"][name] = _PASSWORD.sub(r"\1…\2", sections["broker"][name])
     strategies = {str(kind): str(strategy) for kind, strategy in settings.strategies.items()}
     return {**sections, "strategies": strategies}
 

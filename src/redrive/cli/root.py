@@ -14,7 +14,10 @@ from redrive.errors import RedriveError, did_you_mean, on_one_line
 _COMMANDS: Final = {
     "broker": ("redrive.cli.broker", "Run the embedded AMQP broker."),
     "config": ("redrive.cli.config", "Check and show the settings."),
+    "consume": ("redrive.cli.consume", "Run the handlers of a module."),
+    "doctor": ("redrive.cli.doctor", "Find what would lose messages."),
     "explain": ("redrive.cli.explain", "Tell what an error is taken for, and why."),
+    "provision": ("redrive.cli.provision", "Make queues, exchanges and bindings."),
     "store": ("redrive.cli.store", "Look after the dead-letter store."),
 }
 
@@ -57,10 +60,11 @@ def cli(ctx: click.Context, path: Path | None) -> None:
 
     \b
     Examples:
+      redrive consume orders:app
+      redrive doctor orders:app
       redrive explain "External API timeout after 5000ms"
-      redrive store check
 
-    Exit codes: 0 done, 1 failed, 2 wrong settings, filter or usage, 3 the store cannot do it.
+    Exit codes: 0 done, 1 failed, 2 wrong settings, filter or usage, 3 the store cannot do it, 4 the broker cannot.
     """
     ctx.obj = path
 

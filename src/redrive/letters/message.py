@@ -5,8 +5,9 @@
 """
 
 from datetime import datetime
+from hashlib import blake2b
 from typing import Final
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import msgspec
 
@@ -61,14 +62,21 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     dead_letter_source: str | None = None  # the DLQ it was collected from
 
 
+def own_correlation_id(message: Message) -> str | None:
+    """The correlation id that the message carries, in its property or in its headers (A9)."""
+    if message.correlation_id:
+        return message.correlation_id
+    return next((text for name in CORRELATION_HEADERS if (text := message.headers.text(name))), None)
+
+
+def made_up_correlation_id(key: str) -> str:
+    """An id for a message that has none, made of what names the message: the same whenever it is made (A9)."""
+    return str(UUID(bytes=blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest(), version=5))
+
+
 def correlation_id_of(message: Message) -> str:
     """The message's own correlation id, from its property or its headers; a new one where it has none (A9).
 
     A made-up id has to be kept with the message by whoever asked for it.
     """
-    if message.correlation_id:
-        return message.correlation_id
-    for name in CORRELATION_HEADERS:
-        if text := message.headers.text(name):
-            return text
-    return str(uuid4())
+    return own_correlation_id(message) or str(uuid4())

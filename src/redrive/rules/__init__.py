@@ -24,7 +24,7 @@ from redrive.rules.decide import (
     decide,
 )
 from redrive.rules.durations import format_duration, parse_duration
-from redrive.rules.report import failure_of
+from redrive.rules.report import failure_of, judged
 from redrive.rules.retry_after import parse_retry_after
 from redrive.rules.rule import (
     RETRYABLE,
@@ -90,6 +90,7 @@ __all__ = [
     "decide",
     "failure_of",
     "format_duration",
+    "judged",
     "parse_backoff",
     "parse_duration",
     "parse_retry_after",

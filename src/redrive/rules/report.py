@@ -7,18 +7,25 @@ from datetime import datetime
 
 from redrive.letters import Failure, stack_of
 from redrive.letters.redact import Redactor
-from redrive.rules.classify import Classifier
+from redrive.rules.classify import Classification, Classifier
 
 
 def failure_of(error: BaseException, *, at: datetime, classifier: Classifier, redactor: Redactor) -> Failure:
     """The error as a value, clean."""
+    return judged(error, at=at, classifier=classifier, redactor=redactor)[0]
+
+
+def judged(
+    error: BaseException, *, at: datetime, classifier: Classifier, redactor: Redactor
+) -> tuple[Failure, Classification]:
+    """The error as a value, clean, and what it was judged to be."""
     found = classifier.classify(error, at)
     name = type(error).__name__
     try:
         text = str(error)
     except Exception:  # noqa: BLE001  an error that cannot even be told is still an error
         text = "(the error has no text)"
-    return Failure(
+    failure = Failure(
         error_type=name,
         text=redactor.clean_error(name, text),
         at=at,
@@ -27,3 +34,4 @@ def failure_of(error: BaseException, *, at: datetime, classifier: Classifier, re
         rule=found.rule,
         stack=redactor.clean(stack_of(error)),
     )
+    return failure, found

@@ -1,0 +1,296 @@
+"""How many messages does redrive consume in a second, beside what others consume from the same RabbitMQ?
+
+One RabbitMQ of this run alone, with its own defaults. Each contestant is a process of its own that finds its queue
+full and tells when it saw the first and the last message, so that no start counts. Messages are persistent, of 1 KB;
+prefetch is 200, each message is settled by a handler that does nothing; then the same with every tenth message
+failing for good, which each dead-letters in its own way. Contestants take turns and the median of the rounds counts.
+A run in which a message is missing at the end, or lies where it should not, is void, and its contestant has no figure.
+
+The peer `bare transport` is our own transport without the runtime: that case tells what the runtime costs.
+`consume_peers` has the others' ways of consuming, `consume_ours` ours, `consume_fill` what lies in the queues. How much
+CPU everybody took goes to standard error, and so does what could not be measured and why.
+"""
+
+import concurrent.futures
+import contextlib
+import importlib.metadata
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import IO, Self
+
+import psutil
+
+from benchmarks.amqp_load import ROOT, Link
+from benchmarks.broker import Target, note, share, start_rabbitmq, until
+from benchmarks.case import Case
+from benchmarks.consume_fill import (
+    Envelope,
+    Shelf,
+    fill,
+    for_celery,
+    for_dramatiq,
+    plain,
+    put_up,
+    shelf_of,
+    take_down,
+    wait_for_depth,
+)
+from redrive.amqp import methods as m
+
+UNIT = "messages/s"
+PATIENCE_S = 120
+SETTLE_S = 10  # until the last dead letter has arrived
+LAST_LINES = 3  # of what a contestant said before it failed
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """Who consumes, and how many times its rate is asked of us."""
+
+    name: str
+    package: str
+    asked: float
+    pace: float  # its share of the messages: a slow one needs fewer for the same time
+    called: str = ""  # in the results, if not by its package and version
+    only_full: bool = False
+
+    @property
+    def title(self) -> str:
+        """What it is called in the results."""
+        return self.called or f"{self.package} {importlib.metadata.version(self.package)}"
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the handler does."""
+
+    name: str
+    fail_every: int = 0
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to look."""
+
+    messages: int  # of one round of the fastest
+    rounds: int
+
+
+class VoidError(Exception):
+    """A run that counts for nothing; the text says why."""
+
+
+QUICK = Effort(messages=15_000, rounds=1)
+FULL = Effort(messages=40_000, rounds=3)
+
+SUCCESS = Load("no-op handler, 1 KB")
+FAILURE = Load("no-op handler, 1 KB, every tenth dead-lettered", fail_every=10)
+OURS = Contestant("ours", "redrive", 1.0, 1.0)
+BARE = Contestant("bare", "redrive", 0.65, 1.0, called="bare transport")
+PEERS = (
+    Contestant("pika", "pika", 1.0, 0.6),
+    Contestant("pika-blocking", "pika", 1.0, 0.4, called="pika's BlockingConnection", only_full=True),
+    Contestant("aio-pika", "aio-pika", 1.0, 0.25),
+    Contestant("faststream", "faststream", 2.0, 0.14),
+    Contestant("dramatiq", "dramatiq", 2.0, 0.16),
+    Contestant("celery", "celery", 2.0, 0.1),
+)
+
+
+def run(*, quick: bool) -> Iterator[Case]:
+    """All cases."""
+    effort = QUICK if quick else FULL
+    with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        rabbitmq = pool.submit(start_rabbitmq, stack)
+        # A RabbitMQ takes its time to start; meanwhile the libraries make their envelopes.
+        peers = [peer for peer in PEERS if is_here(peer) and not (quick and peer.only_full)]
+        envelopes = {one.name: envelope_for(one) for one in (OURS, BARE, *peers)}
+        target = rabbitmq.result()
+        if target is None:
+            return
+        with Link(target.url) as link:
+            arena = Arena(target, link, envelopes)
+            for load in (SUCCESS, FAILURE):
+                yield from compare(arena, load, [OURS, *([] if load.fail_every else [BARE]), *peers], effort)
+
+
+def is_here(peer: Contestant) -> bool:
+    """Whether its library is installed; a note if not."""
+    try:
+        importlib.metadata.version(peer.package)
+    except importlib.metadata.PackageNotFoundError:
+        note(
+            f"consume: {peer.name} is left out: {peer.package} is not installed; pip install 'redrive[bench]'"
+        )
+        return False
+    return True
+
+
+def envelope_for(contestant: Contestant) -> Envelope:
+    """What its producer would send."""
+    if contestant.name == "dramatiq":
+        return for_dramatiq(queue_of(contestant))
+    return for_celery() if contestant.name == "celery" else plain()
+
+
+def queue_of(contestant: Contestant) -> str:
+    return f"bench.{contestant.name}"
+
+
+# --- Rounds -------------------------------------------------------------------------------------------------
+
+
+def compare(arena: "Arena", load: Load, contestants: Sequence[Contestant], effort: Effort) -> Iterator[Case]:
+    """Ours beside each of the others."""
+    rates: dict[Contestant, list[float]] = {one: [] for one in contestants}
+    for turn in range(effort.rounds):
+        for contestant in contestants[:: -1 if turn % 2 else 1]:
+            if contestant not in rates:
+                continue
+            try:
+                rates[contestant].append(arena.rate(contestant, load, effort))
+            except (VoidError, TimeoutError) as error:
+                note(f"consume: {contestant.title}, {load.name} is left out: {error}")
+                del rates[contestant]
+    found = {contestant: median(each) for contestant, each in rates.items()}
+    if OURS not in found:
+        return
+    for contestant in contestants[1:]:
+        if contestant in found:
+            name = f"{load.name}, runtime over transport" if contestant is BARE else load.name
+            yield Case(name, found[OURS], found[contestant], contestant.title, contestant.asked, UNIT)
+
+
+@dataclass(frozen=True)
+class Arena:
+    """A RabbitMQ, and what each contestant finds in its queue."""
+
+    target: Target
+    link: Link
+    envelopes: dict[str, Envelope]
+
+    def rate(self, contestant: Contestant, load: Load, effort: Effort) -> float:
+        """Messages per second of one run, from the first that was seen to the last."""
+        count = int(effort.messages * contestant.pace) // 10 * 10
+        shelf = shelf_of(contestant.name, queue_of(contestant))
+        put_up(self.link, shelf)
+        try:
+            with Process(contestant.name, self.target.url, shelf.queue, count, load.fail_every) as process:
+                fill(self.link, shelf.queue, self.envelopes[contestant.name], count)  # while it imports
+                process.wait_until_ready()
+                before = self._cpu()
+                seen = process.go()
+                after = self._cpu()
+            self._check(shelf, count, count // load.fail_every if load.fail_every else 0, seen.messages)
+        finally:
+            take_down(self.link, shelf)
+        window = seen.last - seen.first
+        took, broker, machine = (late - early for early, late in zip(before, after, strict=True))
+        note(
+            f"  {contestant.title}, {load.name}: {(count - 1) / window:,.0f}/s of {count:,}, CPU for each"
+            f" {seen.cpu / count * 1e6:.0f} µs; shares of a core: consumer {share(seen.cpu, window)}, broker"
+            f" {share(broker, took)}, the whole machine {share(machine, took)}"
+        )
+        return (count - 1) / window
+
+    def _cpu(self) -> tuple[float, float, float]:
+        """Now, and the CPU seconds that the broker and the machine have taken: who else works here spoils figures."""
+        times = psutil.cpu_times()
+        return time.monotonic(), self.target.cpu(), times.user + times.system
+
+    def _check(self, shelf: Shelf, count: int, dead: int, seen: int) -> None:
+        """Every message was taken once and is where it belongs."""
+        if seen != count:
+            raise VoidError(f"the handler ran {seen:,} times for {count:,} messages")
+        # What a consumer leaves unsettled is back in the queue when the queue has no consumer any more.
+        until(lambda: self._consumers(shelf.queue) == 0)
+        try:
+            wait_for_depth(self.link, shelf.queue, 0, 0)
+            wait_for_depth(self.link, shelf.dead, dead, SETTLE_S)
+        except TimeoutError as error:
+            raise VoidError(str(error)) from error
+
+    def _consumers(self, queue: str) -> int:
+        self.link.send(m.QueueDeclare(queue, passive=True))
+        return self.link.wait_for(m.QueueDeclareOk).consumer_count
+
+
+# --- The process of a contestant ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a contestant tells."""
+
+    first: float
+    last: float
+    cpu: float
+    messages: int
+
+
+class Process:
+    """`python -m benchmarks.consume_peers`: it imports, says `ready`, and consumes when it is told to."""
+
+    def __init__(self, name: str, url: str, queue: str, count: int, fail_every: int) -> None:
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed when the process has ended
+        words = [name, url, queue, str(count), "--fail-every", str(fail_every)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.consume_peers", *words],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+        # A pipe is read without a time-out: who says nothing for too long is ended, and that ends the pipe.
+        self._too_long = False
+        self._watch = threading.Timer(PATIENCE_S, self._give_up)
+        self._watch.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watch.cancel()
+        self._process.kill()
+        self._process.communicate()
+        self._errors.close()
+
+    def wait_until_ready(self) -> None:
+        """Its library is imported."""
+        if self._hear() != "ready":
+            raise VoidError(self._why())
+
+    def go(self) -> Seen:
+        """It consumes everything and ends."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+        line = self._hear()
+        if self._process.wait() or not line:
+            raise VoidError(self._why())
+        found = json.loads(line)
+        return Seen(found["first"], found["last"], found["cpu"], found["seen"])
+
+    def _give_up(self) -> None:
+        self._too_long = True
+        self._process.kill()
+
+    def _hear(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def _why(self) -> str:
+        code = self._process.wait()
+        if self._too_long:
+            return f"it was not done after {PATIENCE_S} s"
+        self._errors.seek(0)
+        said = [line for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
+        return f"its process ended with {code}: {' / '.join(said[-LAST_LINES:]) or 'it said nothing'}"

@@ -1,0 +1,72 @@
+"""`redrive doctor`: what would be lost on this broker, and how is that mended?"""
+
+import asyncio
+from collections.abc import Sequence
+
+import click
+
+from redrive.cli.output import as_json
+from redrive.cli.sources import Place, place_of, place_options
+from redrive.errors import RedriveError, on_one_line
+from redrive.transports.rabbitmq.doctor import Diagnosis, diagnose
+from redrive.transports.rabbitmq.provision import linked, look
+from redrive.transports.rabbitmq.topology import wanted
+
+
+@click.command("doctor")
+@place_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    app: str | None,
+    names: Sequence[str],
+    broker: str | None,
+    management_url: str | None,
+    for_programs: bool,  # noqa: FBT001  click passes flags by name
+) -> None:
+    """Look for what loses messages on the broker, say what would be lost, and how it is mended.
+
+    Nothing is changed. Exit code 0: no fault, or only information; 1: warnings or errors.
+
+    \b
+    Examples:
+      redrive doctor --source orders --broker amqp://guest:guest@localhost/
+      redrive doctor shop.consumers:app --json
+      redrive doctor --source orders --broker amqp://localhost/ --management-url http://admin:secret@localhost:15672
+    """
+    place = place_of(ctx.obj, app, names, broker, management_url)
+    diagnosis = asyncio.run(_diagnose(place))
+    if for_programs:
+        click.echo(as_json({"broker": place.broker.place, **diagnosis.as_table()}, indent=2))
+    else:
+        _tell(place, diagnosis)
+    if not diagnosis.healthy:
+        raise RedriveError(_summary(place, diagnosis))
+
+
+async def _diagnose(place: Place) -> Diagnosis:
+    topology = wanted(place.sources)
+    async with linked(place.broker) as link:
+        found = await look(link, topology, place.management, guessed=place.guessed)
+    return diagnose(found, place.sources)
+
+
+def _tell(place: Place, diagnosis: Diagnosis) -> None:
+    for finding in diagnosis.findings:
+        click.echo(on_one_line(f"{finding.severity}: {finding.text}  [{finding.rule}]"))
+        click.echo(on_one_line(f"    lost: {finding.loss}"))
+        click.echo(on_one_line(f"    mend: {finding.mend}"))
+    if diagnosis.unseen:
+        click.echo(on_one_line(f"could not see: {'; '.join(diagnosis.unseen)}"))
+    if diagnosis.healthy:
+        click.echo(on_one_line(_summary(place, diagnosis)))
+
+
+def _summary(place: Place, diagnosis: Diagnosis) -> str:
+    count = len(place.sources)
+    told = f"{count} source{'s' if count != 1 else ''} on {place.broker.place}"
+    numbers = {
+        kind: sum(finding.severity == kind for finding in diagnosis.findings) for kind in ("error", "warning")
+    }
+    faults = [f"{number} {kind}{'s' if number != 1 else ''}" for kind, number in numbers.items() if number]
+    return f"{told}: {', '.join(faults) or 'no fault found'}"

@@ -1,0 +1,126 @@
+"""`redrive provision`: what do the sources need on the broker, and make it."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from redrive.cli.output import as_json
+from redrive.cli.sources import Place, place_of, place_options
+from redrive.errors import RedriveError, SettingsError, TransportError, on_one_line
+from redrive.transports.rabbitmq.plan import Plan, as_table, plan, show
+from redrive.transports.rabbitmq.provision import Applied, apply, linked, look
+from redrive.transports.rabbitmq.topology import wanted
+
+
+@click.command("provision")
+@place_options
+@click.option("--apply", "applied", is_flag=True, help="Make what is missing.")
+@click.option("--yes", is_flag=True, help="With --apply: do not ask first.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    app: str | None,
+    names: Sequence[str],
+    broker: str | None,
+    management_url: str | None,
+    for_programs: bool,  # noqa: FBT001  click passes flags by name
+    applied: bool,  # noqa: FBT001
+    yes: bool,  # noqa: FBT001
+) -> None:
+    """Show what the sources need on the broker, and make what is missing.
+
+    Without --apply nothing is changed. What exists is never touched: where it differs, the way to mend it is told.
+
+    \b
+    Examples:
+      redrive provision --source orders --broker amqp://guest:guest@localhost/
+      redrive provision shop.consumers:app
+      redrive provision shop.consumers:app --apply --yes
+    """
+    place = place_of(ctx.obj, app, names, broker, management_url)
+    told = asyncio.run(_provision(place, for_programs=for_programs, applied=applied, yes=yes))
+    if for_programs:
+        click.echo(as_json(told, indent=2))
+    failed = [step for step in told["steps"] if step["result"] == "failed"]
+    if failed:
+        raise TransportError(f"{failed[0]['kind']} {failed[0]['name']} cannot be made: {failed[0]['error']}")
+    if applied and told["differs"]:
+        raise RedriveError(
+            f"{told['differs']} of what is there is otherwise than wanted, and was left as it is"
+        )
+
+
+async def _provision(place: Place, *, for_programs: bool, applied: bool, yes: bool) -> dict[str, Any]:
+    topology = wanted(place.sources)
+    async with linked(place.broker) as link:
+        found = await look(link, topology, place.management, guessed=place.guessed)
+        steps = plan(found, topology)
+        if not for_programs:
+            _tell(place, steps, applied=applied)
+        done: list[Applied] = []
+        if applied and steps.of("missing", "unseen"):
+            if steps.of("missing"):
+                _ask_first(len(steps.of("missing")), yes=yes)
+            async for step in apply(link.channel, steps):
+                done.append(step)
+                if not for_programs:
+                    _tell_step(step)
+        if applied and not for_programs:
+            _tell_end(steps, done)
+        return {
+            "broker": place.broker.place,
+            **as_table(steps),
+            "steps": [
+                {
+                    "kind": step.item.kind,
+                    "name": step.item.name,
+                    "result": step.result,
+                    "error": None if step.error is None else str(step.error),
+                }
+                for step in done
+            ],
+        }
+
+
+def _ask_first(count: int, *, yes: bool) -> None:
+    if yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise SettingsError("--apply asks first; add --yes where nobody can answer")
+    click.confirm(f"Make {'this' if count == 1 else f'these {count}'}?", abort=True, err=True)
+
+
+def _tell(place: Place, steps: Plan, *, applied: bool) -> None:
+    click.echo(f"plan for {on_one_line(place.broker.place)}")
+    for line in show(steps):
+        click.echo(on_one_line(line))
+    click.echo(
+        f"{len(steps.of('missing'))} to make, {len(steps.of('differs'))} otherwise than wanted, "
+        f"{len(steps.of('same'))} as wanted" + _counted(", {} not seen", len(steps.of("unseen")))
+    )
+    if steps.unseen:
+        click.echo(f"could not see: {on_one_line('; '.join(steps.unseen))}")
+    if steps.of("missing") and not applied:
+        click.echo("nothing was changed; add --apply to make what is missing")
+
+
+def _counted(text: str, count: int) -> str:
+    return text.format(count) if count else ""
+
+
+def _tell_step(step: Applied) -> None:
+    click.echo(on_one_line(f"{step.result:<7}{step.item.kind} {step.item.name}"))
+
+
+def _tell_end(steps: Plan, done: Sequence[Applied]) -> None:
+    failed = [step for step in done if step.result == "failed"]
+    made = sum(step.result == "made" for step in done)
+    if failed:
+        click.echo(f"stopped after {made} of {len(steps.of('missing'))}; what was made stays")
+    elif made:
+        click.echo(f"made {made}")
+    else:
+        click.echo("nothing to make")

@@ -1,0 +1,24 @@
+"""Delivery → handler → decision → settlement: the runtime that a service author touches first.
+
+`pipe` is the life of one delivery, `runner` consumes one source, `consumer` several of them. `handler` and `decoding`
+know how a user's function is called, `context` what it may know and ask for; `settling`, `slots`, `breaker` and
+`callbacks` each do one thing beside the pipe, and `observer` says what can be heard of it all.
+"""
+
+from redrive.consume.callbacks import Callback
+from redrive.consume.consumer import Consumer, Subscription
+from redrive.consume.context import Context
+from redrive.consume.handler import Handler
+from redrive.consume.observer import Observer
+from redrive.consume.options import ConsumeOptions, FloodOptions
+
+__all__ = [
+    "Callback",
+    "ConsumeOptions",
+    "Consumer",
+    "Context",
+    "FloodOptions",
+    "Handler",
+    "Observer",
+    "Subscription",
+]

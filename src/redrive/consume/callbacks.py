@@ -1,0 +1,74 @@
+"""Who is called when a message was dead-lettered (D5)?
+
+The rule: one callback that fails, hangs or is slow hurts neither another callback nor the consumer. Events are told
+in order, one after the other, beside the consumer; a plain function is called in a thread. Events that cannot be told
+because the callbacks are too slow are dropped, and that is reported.
+"""
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeAlias
+
+from redrive.letters.event import DeadLetterEvent
+
+Callback: TypeAlias = Callable[[DeadLetterEvent], Awaitable[None] | None]
+Failed: TypeAlias = Callable[[str, Exception], None]
+_MOST_WAITING: Final = 10_000
+_TIME_BUDGET: Final = 30.0  # seconds for one callback and one event
+
+
+class Callbacks:
+    """The callbacks of one consumer."""
+
+    def __init__(self, callbacks: Sequence[Callback], failed: Failed) -> None:
+        self._callbacks = [(callback, _is_async(callback)) for callback in callbacks]
+        self._failed = failed
+        self._waiting: deque[DeadLetterEvent] = deque()
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def tell(self, event: DeadLetterEvent) -> None:
+        """Call them all, soon."""
+        if not self._callbacks:
+            return
+        if len(self._waiting) >= _MOST_WAITING:
+            problem = RuntimeError(
+                f"more than {_MOST_WAITING} events wait for them; letter {event.letter_id} is not told"
+            )
+            self._failed("callbacks are too slow", problem)
+            return
+        self._waiting.append(event)
+        self._idle.clear()
+        self._wake.set()
+
+    async def empty(self) -> None:
+        """Wait until every event was told."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Tell events until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                event = self._waiting.popleft()
+                for callback, is_async in self._callbacks:
+                    await self._call(callback, event, is_async=is_async)
+            self._idle.set()
+
+    async def _call(self, callback: Callback, event: DeadLetterEvent, *, is_async: bool) -> None:
+        try:
+            async with asyncio.timeout(_TIME_BUDGET):
+                answer = callback(event) if is_async else await asyncio.to_thread(callback, event)
+                if inspect.isawaitable(answer):
+                    await answer
+        except Exception as error:  # noqa: BLE001  whatever it is, it is the callback's own
+            self._failed(f"callback {getattr(callback, '__qualname__', type(callback).__name__)}", error)
+
+
+def _is_async(callback: Callback) -> bool:
+    call = callback if inspect.isroutine(callback) else type(callback).__call__
+    return inspect.iscoroutinefunction(call)

@@ -1,0 +1,103 @@
+"""How are several handlers run on one broker, until somebody says stop?
+
+`Consumer.run` opens a receiver for each subscription and a `Runner` on it, and returns when all of them have come to
+their end. One that fails for good (its source does not exist, its programme has a fault) ends the others in order,
+and its error is raised; what happens to a broker that goes away is the transport's business.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from redrive.clock import Clock
+from redrive.consume.callbacks import Callback
+from redrive.consume.handler import Handler
+from redrive.consume.observer import Observer
+from redrive.consume.options import ConsumeOptions
+from redrive.consume.pipe import Pipe
+from redrive.consume.runner import Runner
+from redrive.errors import SettingsError
+from redrive.letters.redact import Redactor
+from redrive.rules import Classifier
+from redrive.transports.base import Source, Transport
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """A handler and the source that it consumes."""
+
+    handler: Handler
+    source: Source
+    options: ConsumeOptions
+
+
+class Consumer:
+    """Runs subscriptions on a transport."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        subscriptions: Sequence[Subscription],
+        *,
+        clock: Clock,
+        classifier: Classifier,
+        redactor: Redactor,
+        observers: Sequence[Observer] = (),
+        callbacks: Sequence[Callback] = (),
+        ready: asyncio.Event | None = None,
+    ) -> None:
+        """`ready` is set when every source is subscribed."""
+        names = [subscription.source.name for subscription in subscriptions]
+        if not names:
+            raise SettingsError("there is nothing to consume: give the app a handler")
+        for name in names:
+            if names.count(name) > 1:
+                raise SettingsError(f"two handlers consume '{name}': messages would go to either; use one")
+        self._transport = transport
+        self._subscriptions = tuple(subscriptions)
+        self._clock = clock
+        self._classifier = classifier
+        self._redactor = redactor
+        self._observers = tuple(observers)
+        self._callbacks = tuple(callbacks)
+        self._stop = asyncio.Event()
+        self._ready = ready
+
+    def stop(self) -> None:
+        """Come to an end in order; `run` returns then."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Consume until `stop`, or until cancelled, which stops in order as well."""
+        runners = [await self._runner(subscription) for subscription in self._subscriptions]
+        tasks = [asyncio.create_task(runner.run(self._stop)) for runner in runners]
+        if self._ready is not None:
+            self._ready.set()
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            self._stop.set()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _runner(self, subscription: Subscription) -> Runner:
+        source, options = subscription.source, subscription.options
+        pipe = Pipe(
+            subscription.handler,
+            source.name,
+            options,
+            clock=self._clock,
+            classifier=self._classifier,
+            redactor=self._redactor,
+        )
+        return Runner(
+            await self._transport.receiver(source),
+            pipe,
+            options,
+            observers=self._observers,
+            callbacks=self._callbacks,
+            clock=self._clock,
+            redactor=self._redactor,
+        )

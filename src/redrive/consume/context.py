@@ -1,0 +1,105 @@
+"""What does a handler get to know about its message, and what may it ask for?
+
+A handler that has a parameter of type `Context` is given one. `dead_letter` and `give_back` end the handler at once:
+they raise a signal that is not an `Exception`, so a handler's own `except Exception` does not swallow it; and should
+the handler catch it all the same, what it asked for still stands.
+"""
+
+import logging
+from collections.abc import MutableMapping
+from datetime import timedelta
+from typing import Any, Final, NoReturn
+
+from redrive.letters import Headers, Message, Origin
+from redrive.letters.message import made_up_correlation_id, own_correlation_id
+from redrive.rules import ManualDeadLetter, ManualGiveBack, parse_duration
+from redrive.rules.decide import CUSTOM_REASON
+from redrive.transports.base import Delivery
+
+_LOGGER: Final = logging.getLogger("redrive.handler")
+
+
+class Asked(BaseException):
+    """The handler has said what is to become of its message (A8)."""
+
+    def __init__(self, outcome: ManualDeadLetter | ManualGiveBack) -> None:
+        super().__init__(outcome)
+        self.outcome = outcome
+
+
+class Context:
+    """One message, as its handler sees it."""
+
+    __slots__ = ("_correlation_id", "_delivery", "_logger", "asked", "attempt", "source")
+
+    def __init__(self, delivery: Delivery, source: str, attempt: int) -> None:
+        self._delivery = delivery
+        self._correlation_id: str | None = None
+        self._logger: logging.LoggerAdapter[logging.Logger] | None = None
+        self.source = source
+        self.attempt = attempt  # of this delivery, in this process, from 1
+        self.asked: ManualDeadLetter | ManualGiveBack | None = None
+
+    @property
+    def message(self) -> Message:
+        """The message as its producer sent it."""
+        return self._delivery.message
+
+    @property
+    def headers(self) -> Headers:
+        """The message's headers."""
+        return self._delivery.message.headers
+
+    @property
+    def origin(self) -> Origin:
+        """Where the message came from."""
+        return self._delivery.origin
+
+    @property
+    def delivery_count(self) -> int:
+        """How often the message was delivered, this time included."""
+        return self._delivery.delivery_count or 1
+
+    @property
+    def correlation_id(self) -> str:
+        """The message's own correlation id; one that stays the same where it has none (A9)."""
+        if self._correlation_id is None:
+            self._correlation_id = correlation_id_for(self._delivery)
+        return self._correlation_id
+
+    @property
+    def logger(self) -> "logging.LoggerAdapter[logging.Logger]":
+        """A logger whose lines carry the message's ids."""
+        if self._logger is None:
+            fields = {
+                "queue_name": self.source,
+                "message_id": self.message.message_id,
+                "correlation_id": self.correlation_id,
+                "delivery_count": self.delivery_count,
+            }
+            self._logger = _Adapter(_LOGGER, fields)
+        return self._logger
+
+    def dead_letter(self, reason: str = CUSTOM_REASON, description: str = "") -> NoReturn:
+        """Give this message up, for a reason of one's own. Does not return."""
+        self.asked = ManualDeadLetter(reason, description)
+        raise Asked(self.asked)
+
+    def give_back(self, after: timedelta | str | None = None) -> NoReturn:
+        """See this message again, not before `after` has passed ("10m"). Does not return."""
+        wait = parse_duration(after) if isinstance(after, str) else after
+        self.asked = ManualGiveBack(wait)
+        raise Asked(self.asked)
+
+
+class _Adapter(logging.LoggerAdapter[logging.Logger]):
+    """Adds the message's ids to the fields of each line, beside those that the caller gives."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
+        return msg, kwargs
+
+
+def correlation_id_for(delivery: Delivery) -> str:
+    """The message's own, or one that is made from its key and so the same at each delivery (A9)."""
+    return own_correlation_id(delivery.message) or made_up_correlation_id(delivery.key)

@@ -1,0 +1,100 @@
+"""How do the bytes of a message become what a handler asks for?
+
+By the type of the handler's parameter: `bytes`, `str` and `Message` are given as they are; a dataclass, a
+`msgspec.Struct`, a `TypedDict`, a list of these, or any other type that msgspec knows is read from JSON, or from
+MessagePack where the content type says so. A decoder of one's own is a function of the bytes or of the `Message`.
+
+The rule: whatever a decoder raises comes out as one `DecodeError`, which no retry can help (A4).
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias, get_args, get_type_hints
+
+import msgspec
+
+from redrive.errors import DecodeError, SettingsError
+from redrive.letters import Message
+from redrive.transports.base import Delivery
+
+Decode: TypeAlias = Callable[[Delivery], Any]
+_MSGPACK: Final = frozenset(
+    {"application/msgpack", "application/x-msgpack", "application/vnd.msgpack", "application/messagepack"}
+)
+
+
+def decoder_for(kind: Any) -> Decode:
+    """What makes this type of a delivery. A type that cannot be made of bytes is a `SettingsError`."""
+    if kind is inspect.Parameter.empty or kind is Message:
+        return _whole
+    if kind is bytes:
+        return _bytes
+    if kind is str:
+        return _text
+    if bytes in get_args(kind) and set(get_args(kind)) <= {bytes, type(None)}:
+        return _bytes_or_null
+    return _structured(kind)
+
+
+def own_decoder(decode: Callable[[Any], Any]) -> Decode:
+    """A user's own decoder; it is given the `Message` if its parameter says so, else the bytes."""
+    wants_message = _first_annotation(decode) is Message
+
+    def run(delivery: Delivery) -> Any:
+        try:
+            return decode(delivery.message if wants_message else delivery.body)
+        except Exception as error:
+            raise DecodeError(f"the message cannot be decoded: {type(error).__name__}: {error}") from error
+
+    return run
+
+
+def _first_annotation(decode: Callable[[Any], Any]) -> Any:
+    try:
+        hints = get_type_hints(decode if inspect.isroutine(decode) else type(decode).__call__)
+        names = list(inspect.signature(decode).parameters)
+    except (TypeError, ValueError, NameError):
+        return None  # a built-in: json.loads and the like take bytes
+    return hints.get(names[0]) if names else None
+
+
+def _whole(delivery: Delivery) -> Message:
+    return delivery.message
+
+
+def _bytes_or_null(delivery: Delivery) -> bytes | None:
+    return delivery.body
+
+
+def _bytes(delivery: Delivery) -> bytes:
+    if delivery.body is None:
+        raise DecodeError("the message has no body; a handler of 'bytes | None' may have such ones")
+    return delivery.body
+
+
+def _text(delivery: Delivery) -> str:
+    try:
+        return _bytes(delivery).decode()
+    except UnicodeDecodeError as error:
+        raise DecodeError(f"the message is not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+def _structured(kind: Any) -> Decode:
+    try:
+        from_json = msgspec.json.Decoder(kind).decode
+        from_msgpack = msgspec.msgpack.Decoder(kind).decode
+    except (TypeError, NameError) as error:
+        raise SettingsError(
+            f"a handler cannot be given a {getattr(kind, '__name__', kind)}: {error}; name a dataclass, a msgspec "
+            "Struct, a TypedDict, bytes, or pass decoder="
+        ) from None
+
+    def run(delivery: Delivery) -> Any:
+        packed = delivery.content_type in _MSGPACK
+        try:
+            return from_msgpack(_bytes(delivery)) if packed else from_json(_bytes(delivery))
+        except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, RecursionError) as error:
+            form = "MessagePack" if packed else "JSON"
+            raise DecodeError(f"the message cannot be decoded from {form}: {error}") from error
+
+    return run

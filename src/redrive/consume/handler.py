@@ -1,0 +1,108 @@
+"""How is a user's function called with a delivery?
+
+`Handler.of` looks at the function once: which parameter takes the decoded message, which (if any) the `Context`,
+and whether it is a coroutine or a plain function, which then runs in a thread. What it cannot call it refuses at the
+start, in a sentence that names the function.
+"""
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, Self, get_type_hints
+
+import msgspec
+
+from redrive.consume.context import Context
+from redrive.consume.decoding import Decode, decoder_for, own_decoder
+from redrive.errors import SettingsError
+
+
+class Handler(msgspec.Struct, frozen=True):
+    """A user's function, with what it needs to be called."""
+
+    name: str
+    function: Callable[..., Any]
+    decode: Decode | None  # None: it wants nothing but the context
+    wants_context: bool
+    is_async: bool
+    takes_context_first: bool = False
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], decoder: Callable[[Any], Any] | None = None) -> Self:
+        """The handler that this function is."""
+        name = getattr(function, "__qualname__", type(function).__name__)
+        if not callable(function):
+            raise SettingsError(f"a handler is a function, not a {type(function).__name__}")
+        payload: list[Any] = []
+        contexts: list[int] = []
+        for place, parameter in enumerate(_parameters(name, function)):
+            if parameter.annotation is Context:
+                contexts.append(place)
+            else:
+                payload.append(parameter.annotation)
+        if len(payload) > 1 or len(contexts) > 1:
+            raise SettingsError(
+                f"handler {name}: takes one message and, if it likes, one Context; it has "
+                f"{len(payload) + len(contexts)} parameters"
+            )
+        decode: Decode | None = None
+        if payload:
+            try:
+                decode = own_decoder(decoder) if decoder is not None else decoder_for(payload[0])
+            except SettingsError as error:
+                raise SettingsError(f"handler {name}: {error}") from None
+        return cls(
+            name,
+            function,
+            decode,
+            bool(contexts),
+            inspect.iscoroutinefunction(_code_of(function)),
+            bool(payload) and contexts == [0],
+        )
+
+    def bind(self, value: Any, context: Context) -> Callable[[], Awaitable[Any] | Any]:
+        """The call, with everything it needs."""
+        function = self.function
+        if not self.wants_context:
+            return (lambda: function(value)) if self.decode is not None else function
+        if self.decode is None:
+            return lambda: function(context)
+        return (
+            (lambda: function(context, value))
+            if self.takes_context_first
+            else lambda: function(value, context)
+        )
+
+
+def _code_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that a call comes down to: of a partial, of a callable object."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function if inspect.isroutine(function) else type(function).__call__
+
+
+def _parameters(name: str, function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters that a call has to fill, with their types resolved."""
+    try:
+        signature = inspect.signature(function)
+        hints = get_type_hints(_code_of(function))
+    except NameError as error:
+        raise SettingsError(
+            f"handler {name}: its types cannot be found: {error}; import them in its module"
+        ) from None
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"handler {name}: cannot be called: {error}") from None
+    found: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        optional = parameter.default is not inspect.Parameter.empty
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            if optional:
+                continue
+            raise SettingsError(f"handler {name}: parameter '{parameter.name}' can only be given by name")
+        kind = hints.get(parameter.name, parameter.annotation)
+        if optional and found and kind is not Context:
+            continue  # it has a default, and the message has its place already
+        found.append(parameter.replace(annotation=kind))
+    return found

@@ -1,0 +1,170 @@
+"""What happens to one delivery, from its arrival to the decision what becomes of it?
+
+    poison check → decode → handler → classify → try again here, or decide
+
+One attempt at a time: `attempt` gives either a decision, which the runner carries out, or `TryAgain`, after which
+the runner lets the job wait without a worker. The rules are those of `rules` and nothing else: this file only asks
+them in order. It does not know transports, threads, nor how anything is settled.
+"""
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from redrive.clock import Clock
+from redrive.consume.context import Asked, Context, correlation_id_for
+from redrive.consume.handler import Handler
+from redrive.consume.options import ConsumeOptions
+from redrive.letters import DeadLetter, Failure, Kind
+from redrive.letters.redact import Redactor
+from redrive.rules import (
+    Classifier,
+    Complete,
+    DeadLetterIt,
+    Failed,
+    GiveBack,
+    ManualDeadLetter,
+    ManualGiveBack,
+    NotRun,
+    Outcome,
+    Reason,
+    RunHandler,
+    Succeeded,
+    decide,
+    judged,
+)
+from redrive.transports.base import Delivery
+
+_NOT_RUN: Final = NotRun()
+_SUCCEEDED: Final = Succeeded()
+# Runs a handler's call within its time budget, on the loop or in a thread.
+Run: TypeAlias = Callable[[Handler, Callable[[], Any]], Awaitable[None]]
+
+
+class Job:
+    """A delivery on its way, and what was tried so far."""
+
+    __slots__ = ("attempt", "delivery", "first_failed_at")
+
+    def __init__(self, delivery: Delivery) -> None:
+        self.delivery = delivery
+        self.attempt = 1
+        self.first_failed_at: datetime | None = None
+
+
+class TryAgain(msgspec.Struct, frozen=True):
+    """The next attempt follows in this process, after a wait."""
+
+    wait: timedelta
+    failure: Failure
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What becomes of the message: completed, or with the failure that says why not."""
+
+    decision: Complete | GiveBack | DeadLetterIt
+    failure: Failure | None = None
+
+
+class Pipe:
+    """The way of each delivery of one source."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        source: str,
+        options: ConsumeOptions,
+        *,
+        clock: Clock,
+        classifier: Classifier,
+        redactor: Redactor,
+        random: Random | None = None,
+    ) -> None:
+        self._handler = handler
+        self._source = source
+        self._options = options
+        self._clock = clock
+        self._classifier = classifier
+        self._redactor = redactor
+        self._random = random or Random()  # noqa: S311  spreads waits, guards nothing
+
+    async def attempt(self, job: Job, run: Run) -> Done | TryAgain:
+        """One attempt at one delivery."""
+        handler, delivery = self._handler, job.delivery
+        count = delivery.delivery_count
+        poison = decide(_NOT_RUN, count, self._options.max_deliveries)
+        if isinstance(poison, DeadLetterIt):
+            return self._give_up(poison)
+        context = Context(delivery, self._source, job.attempt)
+        try:
+            value = None if handler.decode is None else handler.decode(delivery)
+            await run(handler, handler.bind(value, context))
+        except Asked as signal:
+            return self._as_asked(signal.outcome, count)
+        except Exception as error:  # noqa: BLE001  whatever a handler raises is judged, never passed on
+            if context.asked is not None:
+                return self._as_asked(context.asked, count)
+            return self._judge(job, error, count)
+        if context.asked is not None:
+            return self._as_asked(context.asked, count)
+        return self._settle(_SUCCEEDED, count, None)
+
+    def letter(self, job: Job, decision: DeadLetterIt, failure: Failure) -> DeadLetter:
+        """The dead letter of a delivery that is given up."""
+        delivery = job.delivery
+        earlier = (delivery.delivery_count or 1) - 1
+        tried = 0 if decision.reason == Reason.POISON_MESSAGE else job.attempt
+        return DeadLetter.bury(
+            delivery.message,
+            delivery.origin,
+            failure,
+            key=delivery.key,
+            reason=decision.reason,
+            first_failed_at=job.first_failed_at,
+            retry_count=earlier * self._options.attempts + tried,
+            correlation_id=correlation_id_for(delivery),
+        )
+
+    def _judge(self, job: Job, error: Exception, count: int | None) -> Done | TryAgain:
+        """What follows from an error: another attempt here if that may help, else what the matrix says (A1)."""
+        options = self._options
+        failure, found = judged(
+            error, at=self._clock.now(), classifier=self._classifier, redactor=self._redactor
+        )
+        job.first_failed_at = job.first_failed_at or failure.at
+        if found.retryable and job.attempt < options.attempts:
+            wait = options.backoff.delay(job.attempt, self._random)
+            if wait is not None and found.retry_after is not None:
+                wait = max(wait, found.retry_after)
+            if wait is not None and wait <= options.longest_wait:
+                return TryAgain(wait, failure)
+        return self._settle(Failed(found, failure.text), count, failure)
+
+    def _as_asked(self, outcome: ManualDeadLetter | ManualGiveBack, count: int | None) -> Done:
+        if isinstance(outcome, ManualGiveBack):
+            return self._settle(outcome, count, None)
+        clean = ManualDeadLetter(outcome.reason, self._redactor.clean(outcome.description))
+        return self._settle(clean, count, None)
+
+    def _settle(self, outcome: Outcome, count: int | None, failure: Failure | None) -> Done:
+        decision = decide(outcome, count, self._options.max_deliveries)
+        if isinstance(decision, DeadLetterIt) and failure is None:
+            return self._give_up(decision)
+        assert not isinstance(decision, RunHandler)  # noqa: S101  only `NotRun` is answered with that
+        return Done(decision, failure)
+
+    def _give_up(self, decision: DeadLetterIt) -> Done:
+        """A dead letter for a reason other than an error: the reason itself is then its failure."""
+        poison = decision.reason == Reason.POISON_MESSAGE
+        failure = Failure(
+            error_type=decision.reason,
+            text=decision.description,
+            at=self._clock.now(),
+            kind=Kind.CRASH if poison else Kind.BUSINESS,
+            retryable=False,
+            rule="delivery count" if poison else "asked by the handler",
+        )
+        return Done(decision, failure)

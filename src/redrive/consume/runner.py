@@ -1,0 +1,341 @@
+"""How is one source consumed?
+
+Deliveries come in batches and wait in one line; workers take them from its head and send each through the `Pipe`.
+What is done is accepted once per turn of the event loop, all together. What is to be tried again waits outside the
+line, without a worker, and while many wait the window is widened so that they block nobody (A3). What is given back
+or dead-lettered goes to `Settling`. The flood breaker and troubled settling hold the workers, never the broker.
+
+The rules: a delivery is settled once, and never before its dead letter is durable (A6); when it stops, what runs may
+end within `stop_timeout` and everything else goes back to the source.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from datetime import timedelta
+from typing import Any, Final
+
+from redrive.clock import Clock
+from redrive.consume.breaker import FloodBreaker
+from redrive.consume.callbacks import Callback, Callbacks
+from redrive.consume.context import correlation_id_for
+from redrive.consume.observer import Observer
+from redrive.consume.options import ConsumeOptions
+from redrive.consume.pipe import Done, Job, Pipe, TryAgain
+from redrive.consume.settling import Settling
+from redrive.consume.slots import Slot, Slots
+from redrive.errors import RedriveError, TransportClosedError
+from redrive.letters.event import DeadLetterEvent
+from redrive.letters.redact import Redactor
+from redrive.rules import Complete, DeadLetterIt, GiveBack
+from redrive.transports.base import Death, Delivery, Receiver, Release
+
+_FAIR: Final = 64  # messages a worker runs in a row before it lets the loop do something else
+
+
+class Runner:
+    """Consumes one source until it is stopped."""
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        pipe: Pipe,
+        options: ConsumeOptions,
+        *,
+        observers: Sequence[Observer] = (),
+        callbacks: Sequence[Callback] = (),
+        clock: Clock,
+        redactor: Redactor,
+    ) -> None:
+        self._receiver = receiver
+        self._pipe = pipe
+        self._options = options
+        self._observers = tuple(observers)
+        self._tracers = [observer for observer in observers if observer.traces]
+        self._clock = clock
+        self._redactor = redactor
+        self._loop = asyncio.get_running_loop()
+        self.source = receiver.source.name
+        self._line: deque[Job] = deque()
+        self._more = asyncio.Event()
+        self._waiting: dict[asyncio.Task[None], Job] = {}
+        self._window = receiver.source.window
+        self._running = 0
+        self._accepted: list[Delivery] = []
+        self._breaker = FloodBreaker(options.flood) if options.flood is not None else None
+        self._slots = Slots(options.time_budget, self._thread_is_stuck)
+        self._releases = Settling[Release](receiver.release, self._released, self._gone, clock)
+        self._deaths = Settling[Death](receiver.dead_letter, self._buried, self._gone, clock)
+        self._callbacks = Callbacks(callbacks, self._callback_failed)
+        self._paused = False
+        self._calm = asyncio.Event()
+        self._stopping = False
+        self._quiet = asyncio.Event()
+
+    # --- from start to stop ------------------------------------------------------------------------------------
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Consume until `stop` is set; then let what runs end, and give back the rest."""
+        beside = [
+            asyncio.create_task(work)
+            for work in (self._releases.run(), self._deaths.run(), self._callbacks.run())
+        ]
+        workers = [asyncio.create_task(self._work()) for _ in range(self._options.concurrency)]
+        intake = asyncio.create_task(self._take_in())
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait([intake, stopping, *workers, *beside], return_when=asyncio.FIRST_COMPLETED)
+            for task in (intake, *workers, *beside):  # none of them ends by itself, unless by an error
+                if task.done():
+                    task.result()
+        finally:
+            stopping.cancel()
+            await self._end(intake, workers, beside)
+
+    async def _end(
+        self,
+        intake: "asyncio.Task[None]",
+        workers: "list[asyncio.Task[None]]",
+        beside: "list[asyncio.Task[None]]",
+    ) -> None:
+        self._stopping = True
+        for task in self._waiting:
+            task.cancel()
+        self._line.clear()
+        await self._receiver.stop()
+        await _ended(intake)
+        self._line.clear()  # what was not begun goes back when the receiver is closed
+        try:
+            async with asyncio.timeout(self._options.stop_timeout.total_seconds()):
+                if self._running:
+                    await self._quiet.wait()
+                self._accept()
+                await self._releases.empty()
+                await self._deaths.empty()
+                await self._callbacks.empty()
+        except TimeoutError:
+            self._tell_failed(
+                "stopping", TimeoutError("handlers or dead letters took too long; they go back")
+            )
+        await _ended(*workers, *beside)
+        self._accept()
+        self._slots.close()
+        await self._receiver.close()
+
+    # --- coming in ---------------------------------------------------------------------------------------------
+
+    async def _take_in(self) -> None:
+        while True:
+            try:
+                batch = await self._receiver.receive()
+            except TransportClosedError:
+                return
+            for observer in self._observers:
+                observer.received(self.source, len(batch))
+            self._line.extend(map(Job, batch))
+            self._more.set()
+
+    # --- working -----------------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        slot = self._slots.open()
+        line = self._line
+        in_a_row = 0
+        while True:
+            if not line:
+                in_a_row = 0
+                self._more.clear()
+                await self._more.wait()
+                continue
+            if self._deaths.troubled or self._releases.troubled:
+                await self._clock.sleep(max(self._deaths.pace, self._releases.pace))
+            if self._breaker is not None and self._breaker.is_open:
+                await self._let_through(self._breaker)
+            while line and not line[0].delivery.alive:
+                line.popleft()  # its connection is gone: it will come again
+            if not line:
+                if self._breaker is not None:
+                    self._breaker.no_probe()
+                continue
+            await self._one(line.popleft(), slot)
+            in_a_row += 1
+            if in_a_row >= _FAIR:
+                in_a_row = 0
+                await asyncio.sleep(0)
+
+    async def _let_through(self, breaker: FloodBreaker) -> None:
+        """Wait until the flood breaker lets a message run."""
+        while (wait := breaker.wait(self._clock.monotonic())) is not None:
+            if not self._paused:
+                self._paused = True
+                self._calm.clear()
+                for observer in self._observers:
+                    observer.paused(self.source, "most of what it delivers fails")
+            sleeping = asyncio.ensure_future(self._clock.sleep(wait))
+            calm = asyncio.ensure_future(self._calm.wait())
+            try:
+                await asyncio.wait((sleeping, calm), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                sleeping.cancel()
+                calm.cancel()
+
+    async def _one(self, job: Job, slot: Slot) -> None:
+        """One attempt, and what follows from it."""
+        self._running += 1
+        try:
+            if self._tracers and (spans := self._spans(job)):
+                step = await _within(spans, self._pipe.attempt(job, slot.run))
+            else:
+                step = await self._pipe.attempt(job, slot.run)
+            if self._breaker is not None:
+                self._note(self._breaker, step)
+            if isinstance(step, TryAgain):
+                self._try_again(job, step)
+            else:
+                self._carry_out(job, step)
+        finally:
+            self._running -= 1
+            if self._stopping and not self._running:
+                self._quiet.set()
+
+    def _note(self, breaker: FloodBreaker, step: Done | TryAgain) -> None:
+        if isinstance(step, TryAgain):
+            if not breaker.is_open:
+                return  # not yet an outcome; only a probe has said enough with its first attempt
+            failed = True
+        else:
+            failed = _is_failure(step)
+        breaker.record(failed=failed, now=self._clock.monotonic())
+        if self._paused and not breaker.is_open:
+            self._paused = False
+            self._calm.set()
+            for observer in self._observers:
+                observer.resumed(self.source)
+
+    def _spans(self, job: Job) -> list[AbstractContextManager[object]]:
+        ids = correlation_id_for(job.delivery)
+        opened = (tracer.processing(self.source, job.delivery, job.attempt, ids) for tracer in self._tracers)
+        return [span for span in opened if span is not None]
+
+    # --- what follows ------------------------------------------------------------------------------------------
+
+    def _carry_out(self, job: Job, done: Done) -> None:
+        decision = done.decision
+        if isinstance(decision, Complete):
+            if not self._accepted:
+                self._loop.call_soon(self._accept)
+            self._accepted.append(job.delivery)
+        elif isinstance(decision, GiveBack):
+            for observer in self._observers:
+                observer.given_back(self.source, job.delivery, decision.after, done.failure)
+            self._releases.add(Release(job.delivery, decision.after))
+        elif done.failure is not None:
+            self._deaths.add(Death(job.delivery, self._pipe.letter(job, decision, done.failure)))
+
+    def _accept(self) -> None:
+        """Everything that was completed in this turn."""
+        done, self._accepted = self._accepted, []
+        if not done:
+            return
+        late = self._receiver.accept(done)
+        for observer in self._observers:
+            observer.completed(self.source, len(done))
+            if late:
+                observer.too_late(self.source, late)
+
+    def _try_again(self, job: Job, step: TryAgain) -> None:
+        for observer in self._observers:
+            observer.retrying(self.source, job.delivery, job.attempt, step.failure, step.wait)
+        task = asyncio.create_task(self._wait(job, step.wait))
+        self._waiting[task] = job
+        task.add_done_callback(self._has_waited)
+        self._fit_window()
+
+    async def _wait(self, job: Job, wait: timedelta) -> None:
+        await self._clock.sleep(wait)
+        job.attempt += 1
+        self._line.append(job)
+        self._more.set()
+
+    def _has_waited(self, task: "asyncio.Task[None]") -> None:
+        del self._waiting[task]
+        self._fit_window()
+
+    def _fit_window(self) -> None:
+        """Those who wait between two attempts take no place from others: the window grows with them."""
+        if self._stopping:
+            return
+        usual = self._receiver.source.window
+        waiting = min(len(self._waiting), self._options.most_waiting)
+        # In steps of the usual window, and one step late on the way down: a change costs a subscription.
+        wanted = usual * (1 + -(-waiting // usual))
+        if wanted > self._window or wanted < self._window - usual:
+            self._window = wanted
+            self._receiver.resize(wanted)
+
+    def _released(self, _release: Release, error: RedriveError | None) -> bool:
+        if error is None:
+            return False
+        self._tell_failed("a message could not be given back; it stays with the broker", error)
+        return True
+
+    def _buried(self, death: Death, error: RedriveError | None) -> bool:
+        """Tell of a dead letter; whether one that is not durable is to be tried again."""
+        letter, lost = death.letter, error is not None and self._options.best_effort
+        event = DeadLetterEvent.of(
+            letter,
+            at=self._clock.now(),
+            description=letter.failure.text,
+            dead_letter_queue=self._receiver.source.dlq,
+            delivery_count=death.delivery.delivery_count,
+            error=None if error is None else self._redactor.clean(str(error)),
+            lost=lost,
+        )
+        for observer in self._observers:
+            observer.dead_lettered(event)
+        self._callbacks.tell(event)
+        if lost:
+            self._receiver.accept([death.delivery])
+        return error is not None and not lost
+
+    def _gone(self, count: int) -> None:
+        for observer in self._observers:
+            observer.too_late(self.source, count)
+
+    def _thread_is_stuck(self, count: int) -> None:
+        problem = RuntimeError(
+            f"a handler runs beyond its time budget and cannot be ended; {count} threads are left over"
+        )
+        self._tell_failed("a thread is stuck", problem)
+
+    def _callback_failed(self, what: str, error: Exception) -> None:
+        self._tell_failed(what, error)
+
+    def _tell_failed(self, what: str, error: Exception) -> None:
+        for observer in self._observers:
+            observer.failed(self.source, what, error)
+
+
+def _is_failure(done: Done) -> bool:
+    """Whether the flood breaker counts it: what a handler asked for itself is no failure."""
+    if isinstance(done.decision, DeadLetterIt):
+        return done.failure is None or done.failure.rule != "asked by the handler"
+    return done.failure is not None
+
+
+async def _within(
+    spans: list[AbstractContextManager[object]], work: Coroutine[Any, Any, Done | TryAgain]
+) -> Done | TryAgain:
+    """The work, with each of these held open around it."""
+    with ExitStack() as stack:
+        for span in spans:
+            stack.enter_context(span)
+        return await work
+
+
+async def _ended(*tasks: "asyncio.Task[None]") -> None:
+    """Cancel them and wait until they are gone, however they went."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

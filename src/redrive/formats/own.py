@@ -1,0 +1,266 @@
+"""How does redrive itself mark a dead letter that travels over a broker? (T12, A9)
+
+The body stays as it is; everything else is told in headers whose names begin with `redrive-`. Their values are
+text, whole numbers and booleans, so that AMQP carries them with their types and Kafka as text, and `read` takes
+them from either.
+
+The one rule: what `write` was given, `read` gives back, and `strip` removes exactly what was added on the way.
+Only the texts of an error may be cut, so that a long stack is never why a dead letter cannot be written. Names
+that are not UTF-8 keep their octets by way of `surrogateescape`, as AMQP's own do. It does not know any broker,
+and it hides nothing: a `Failure` is redacted where it is made (D4).
+"""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final, TypeVar
+
+import msgspec
+
+from redrive.formats import fields
+from redrive.letters import DeadLetter, Failure, Headers, HeaderValue, Kind, Origin, Typed
+
+_T = TypeVar("_T")
+
+PREFIX: Final = "redrive-"
+VERSION: Final = "1"
+
+# In bytes of UTF-8. All headers of an AMQP message share one frame, of 128 KiB as a rule, with the message's own.
+LONGEST_STACK: Final = 16 * 1024
+LONGEST_DESCRIPTION: Final = 4 * 1024
+LONGEST_WORD: Final = 1024  # reason, error type and rule are names, but people write them
+
+# What tells of the death, in the order it is written in.
+_OF_THE_DEATH: Final = (
+    "version",
+    "reason",
+    "description",
+    "error-type",
+    "error-kind",
+    "error-rule",
+    "retryable",
+    "failed-at",
+    "first-failed-at",
+    "retry-count",
+    "delivery-count",
+    "key",
+    "correlation-id",
+    "group",
+    "transport",
+    "source",
+    "exchange",
+    "routing-key",
+    "partition",
+    "offset",
+    "consumer-group",
+    "stack",
+)
+# What transports add while a message is on its way; `redrive-original-*` belongs here too.
+_OF_THE_WAY: Final = ("deliveries", "not-before")
+_ADDED: Final = frozenset(PREFIX + name for name in (*_OF_THE_DEATH, *_OF_THE_WAY))
+_ORIGINAL: Final = PREFIX + "original-"
+
+
+class OwnDeath(msgspec.Struct, frozen=True, kw_only=True):
+    """What the headers tell. None is what they do not tell, or not legibly; `unreadable` says which."""
+
+    unreadable: tuple[str, ...] = ()  # names of headers; never their content
+    version: str | None = None
+    # why
+    reason: str | None = None
+    error_type: str | None = None
+    text: str | None = None
+    kind: Kind | None = None
+    rule: str | None = None
+    retryable: bool | None = None
+    stack: str | None = None
+    group: str | None = None  # the failure's fingerprint, made of what stood there before anything was cut
+    # how often and when
+    retry_count: int | None = None
+    delivery_count: int | None = None
+    failed_at: datetime | None = None
+    first_failed_at: datetime | None = None
+    # who
+    key: str | None = None
+    correlation_id: str | None = None
+    # where
+    transport: str | None = None
+    source: str | None = None
+    exchange: str | None = None
+    routing_key: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    consumer_group: str | None = None
+
+    @property
+    def failure(self) -> Failure | None:
+        """The failure, if its type, its text and its time are told."""
+        if self.error_type is None or self.text is None or self.failed_at is None:
+            return None
+        return Failure(
+            error_type=self.error_type,
+            text=self.text,
+            at=self.failed_at,
+            kind=self.kind or Kind.UNKNOWN,
+            retryable=True if self.retryable is None else self.retryable,
+            rule=self.rule,
+            stack=self.stack,
+        )
+
+    @property
+    def origin(self) -> Origin | None:
+        """Where it died, if transport and source are told."""
+        if self.transport is None or self.source is None:
+            return None
+        return Origin(
+            transport=self.transport,
+            source=self.source,
+            exchange=self.exchange,
+            routing_key=self.routing_key,
+            partition=self.partition,
+            offset=self.offset,
+            group=self.consumer_group,
+        )
+
+
+# --- writing --------------------------------------------------------------------------------------------
+
+
+def write(letter: DeadLetter, delivery_count: int | None) -> Headers:
+    """The headers to add to the message of this letter; those it brought are not among them."""
+    failure, origin = letter.failure, letter.origin
+    values: dict[str, str | int | None] = {
+        "version": VERSION,
+        "reason": _beginning(letter.reason, LONGEST_WORD),
+        "description": _beginning(failure.text, LONGEST_DESCRIPTION),
+        "error-type": _beginning(failure.error_type, LONGEST_WORD),
+        "error-kind": failure.kind.value,
+        "error-rule": None if failure.rule is None else _beginning(failure.rule, LONGEST_WORD),
+        "retryable": failure.retryable,
+        "failed-at": _iso(failure.at),
+        "first-failed-at": _iso(letter.first_failed_at),
+        "retry-count": letter.retry_count,
+        "delivery-count": delivery_count,
+        "key": _name(letter.key),
+        "correlation-id": _name(letter.correlation_id),
+        "group": _name(letter.group),
+        "transport": _name(origin.transport),
+        "source": _name(origin.source),
+        "exchange": _name(origin.exchange),
+        "routing-key": _name(origin.routing_key),
+        "partition": origin.partition,
+        "offset": origin.offset,
+        "consumer-group": _name(origin.group),
+        "stack": None if failure.stack is None else _end(failure.stack, LONGEST_STACK),
+    }
+    return Headers((PREFIX + name, value) for name, value in values.items() if value is not None)
+
+
+def strip(headers: Headers) -> Headers:
+    """The headers without what redrive added on the way.
+
+    `redrive-id`, `redrive-attempt`, `redrive-operation` and `x-replayed` stay: they belong to the message that was
+    redriven, and its next death is known by them (E5).
+    """
+    if not any(name.startswith(PREFIX) for name, _ in headers):
+        return headers
+    return Headers(
+        (name, value) for name, value in headers if name not in _ADDED and not name.startswith(_ORIGINAL)
+    )
+
+
+def _iso(at: datetime) -> str:
+    at = at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+    return at.isoformat(timespec="microseconds")
+
+
+def _name(text: str | None) -> str | None:
+    """The name as it is; what not even `surrogateescape` can write becomes its escape."""
+    if text is None or text.isascii():
+        return text
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return _utf8(text).decode()
+    return text
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _beginning(text: str, size: int) -> str:
+    return _utf8(text)[:size].decode("utf-8", "ignore")  # a character that was cut through is left out
+
+
+def _end(text: str, size: int) -> str:
+    """The last of the text: Python prints the nearest frame and the error last."""
+    return _utf8(text)[-size:].decode("utf-8", "ignore")
+
+
+# --- reading --------------------------------------------------------------------------------------------
+
+
+def recognises(headers: Headers) -> bool:
+    """Do the headers say that this is a dead letter of redrive?"""
+    return any(name == PREFIX + "reason" for name, _ in headers)
+
+
+def read(headers: Headers) -> OwnDeath | None:
+    """What the headers tell; never raises. None if this is no dead letter of redrive."""
+    if not recognises(headers):
+        return None
+    found = {name: value for name, value in headers if name in _ADDED}  # the last one of a name counts
+    unreadable: list[str] = []
+
+    def take(name: str, parse: Callable[[object], _T]) -> _T | None:
+        if (name := PREFIX + name) not in found:
+            return None
+        try:
+            return parse(_plain(found[name]))
+        except ValueError:
+            unreadable.append(name)
+            return None
+
+    told = OwnDeath(
+        version=take("version", fields.text),
+        reason=take("reason", fields.text),
+        text=take("description", fields.text),
+        error_type=take("error-type", fields.text),
+        kind=take("error-kind", lambda value: Kind(fields.text(value))),
+        rule=take("error-rule", fields.text),
+        retryable=take("retryable", _truth),
+        failed_at=take("failed-at", fields.time),
+        first_failed_at=take("first-failed-at", fields.time),
+        retry_count=take("retry-count", fields.count),
+        delivery_count=take("delivery-count", fields.count),
+        key=take("key", fields.text),
+        correlation_id=take("correlation-id", fields.text),
+        group=take("group", fields.text),
+        transport=take("transport", fields.text),
+        source=take("source", fields.text),
+        exchange=take("exchange", fields.text),
+        routing_key=take("routing-key", fields.text),
+        partition=take("partition", fields.count),
+        offset=take("offset", fields.count),
+        consumer_group=take("consumer-group", fields.text),
+        stack=take("stack", fields.text),
+    )
+    return msgspec.structs.replace(told, unreadable=tuple(unreadable))
+
+
+def _plain(value: HeaderValue) -> object:
+    """The value without the wire's name for its type, and bytes as the text they are."""
+    while isinstance(value, Typed):
+        value = value.value
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+
+
+_TRUTHS: Final = {"true": True, "false": False}
+
+
+def _truth(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in _TRUTHS:
+        return _TRUTHS[value.lower()]
+    raise ValueError("neither true nor false")

@@ -1,0 +1,96 @@
+"""How is a connection to a real broker lost on demand?
+
+A `Relay` stands between the two and passes bytes on, unread. The rule: neither side can tell it from a network, so
+what is seen when it cuts is what is seen when a cable is pulled and both ends notice. It listens on loopback alone.
+"""
+
+import asyncio
+import contextlib
+from typing import Final, Self
+from urllib.parse import urlsplit
+
+_LOOPBACK: Final = "127.0.0.1"
+_AT_ONCE: Final = 256 * 1024  # bytes passed on in one go
+
+
+class Relay:
+    """A way to the broker at `url`; its own `url` is the same but for host and port."""
+
+    def __init__(self, url: str, default_port: int = 5672) -> None:
+        self._address = urlsplit(url)
+        self._broker = (self._address.hostname or _LOOPBACK, self._address.port or default_port)
+        self._server: asyncio.Server | None = None
+        self._port = 0
+        self._pairs: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        await self.come_back()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.leave()
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        user, _, _ = self._address.netloc.rpartition("@")
+        netloc = f"{user}@{_LOOPBACK}:{self._port}" if user else f"{_LOOPBACK}:{self._port}"
+        return self._address._replace(netloc=netloc).geturl()
+
+    async def cut(self) -> None:
+        """Lose all connections; new ones are taken at once."""
+        pairs = list(self._pairs)
+        for pair in pairs:
+            pair.cancel()
+        await asyncio.gather(*pairs, return_exceptions=True)
+
+    async def leave(self) -> None:
+        """Lose all connections and take no new ones: who tries is refused."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        await self.cut()
+        if server is not None:
+            await server.wait_closed()
+
+    async def come_back(self) -> None:
+        """Take connections again, at the same port."""
+        if self._server is None:
+            self._server = await asyncio.start_server(self._accepted, _LOOPBACK, self._port)
+            self._port = self._server.sockets[0].getsockname()[1]
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._pairs.add(task)
+        try:
+            await self._joined(reader, writer)
+        except asyncio.CancelledError:
+            pass  # that is how `cut` ends it; nobody waits for more
+        finally:
+            self._pairs.discard(task)
+            writer.transport.abort()
+
+    async def _joined(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Both ways, until either end is gone."""
+        try:
+            onward_reader, onward_writer = await asyncio.open_connection(*self._broker)
+        except OSError:
+            return
+        ways = [
+            asyncio.create_task(_pass_on(reader, onward_writer)),
+            asyncio.create_task(_pass_on(onward_reader, writer)),
+        ]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            onward_writer.transport.abort()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(_AT_ONCE):
+            writer.write(data)
+            await writer.drain()

@@ -1,0 +1,51 @@
+"""How are messages received from a broker, settled, and sent to it? One seam, whatever the broker.
+
+`base` is the contract in prose; `memory` is its executable specification; `rabbitmq` speaks AMQP 0-9-1 to RabbitMQ
+and to the embedded broker. `open_transport` finds the one that a URL names.
+"""
+
+from redrive.clock import Clock, SystemClock
+from redrive.errors import SettingsError, use_instead
+from redrive.transports.base import (
+    Capabilities,
+    Death,
+    Delivery,
+    Outcomes,
+    Publication,
+    Receiver,
+    Release,
+    Source,
+    Target,
+    Transport,
+)
+
+__all__ = [
+    "Capabilities",
+    "Death",
+    "Delivery",
+    "Outcomes",
+    "Publication",
+    "Receiver",
+    "Release",
+    "Source",
+    "Target",
+    "Transport",
+    "open_transport",
+]
+
+
+def open_transport(url: str, clock: Clock | None = None) -> Transport:
+    """The transport that a URL names, not yet connected: `async with` connects it."""
+    scheme = url.partition(":")[0].lower()
+    clock = clock or SystemClock()
+    if scheme == "memory":
+        from redrive.transports.memory import MemoryTransport  # noqa: PLC0415  each broker's code loads when it is used
+
+        return MemoryTransport(clock)
+    if scheme in ("amqp", "amqps"):
+        from redrive.transports.rabbitmq import RabbitTransport  # noqa: PLC0415
+
+        return RabbitTransport(url, clock)
+    raise SettingsError(
+        f"broker URL: no broker is called '{scheme}'{use_instead(scheme, ('amqp', 'amqps', 'memory'))}"
+    )

@@ -1,0 +1,231 @@
+"""What does redrive ask of a broker?
+
+The contract of a transport, in prose. `testing.transport_suite` has a test for each sentence; what a broker cannot
+do it declares in `Capabilities`, and the suite leaves those sentences out. Nothing is ever sniffed.
+
+**Receiving.** A `Receiver` gives the deliveries of one source, in batches.
+
+T1   `receive` waits for deliveries and gives all that are there, in the order of the source.
+T2   Body, headers and properties arrive bit-exact, with their types; nothing is decoded before it is asked for.
+T3   No more than `window` deliveries are out and unsettled at any time; `resize` changes that while it runs.
+T4   A delivery tells how often it was delivered, itself included; it counts up also when the consumer crashed.
+T5   `stop` ends the flow: `receive` then gives what is left and after that raises `TransportClosedError`.
+T6   `close` gives everything unsettled back to the source.
+
+**Settling.** A delivery is settled once; settling it again does nothing.
+
+T7   `accept` removes the message from the source. It does not wait: a crash may undo it, giving a duplicate.
+T8   `release` makes the message come again, at once or not before `after` has passed, with a higher count.
+T9   A released message comes with body, headers, properties and origin as before.
+T10  `dead_letter` makes the dead letter durable first and removes the message from the source then (A6).
+T11  What could not be made durable stays unsettled, and the answer says why, for each message.
+T12  A dead letter tells reason, error, origin and counts in its headers, with the body bit-exact.
+T13  A delivery of a connection that was lost is no longer `alive`; to accept it is too late and is said so.
+
+**Publishing.**
+
+T14  `publish` returns when the broker has made the messages durable, and names those that it has not.
+T15  A message for a target that does not exist is not durable.
+T16  What is published comes out of the target bit-exact, in order.
+
+**Looking.**
+
+T17  `depth` is the number of messages that wait in a source; one that does not exist is a `SourceMissingError`.
+T18  `peek` shows the first messages and takes none.
+
+**Failing.**
+
+T19  A broker that goes away and comes back is found again without help; receivers go on where they were.
+T20  An error of one source does not hurt another.
+T21  After `close` every verb raises `TransportClosedError`.
+
+The transport does not know handlers, rules or stores.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Literal, Protocol, Self
+
+import msgspec
+
+from redrive.errors import RedriveError
+from redrive.letters import DeadLetter, Message, Origin
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What a broker can do. The suite asks only for what is declared here."""
+
+    delayed_release: bool = True  # `release(after=…)` is kept by the broker
+    delivery_count: bool = True  # deliveries are counted, crashes included
+    native_dead_letter: bool = False  # the broker itself moves a rejected message to its dead letters
+    survives_restart: bool = True  # messages outlive the broker's process
+    locks: bool = False  # a delivery is held by a lock that has to be renewed
+    sessions: bool = False  # deliveries of one session come in order to one receiver
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue or topic to receive from, and where its dead letters go."""
+
+    name: str
+    window: int = 16  # deliveries that may be out and unsettled (the prefetch)
+    max_deliveries: int = 3
+    # publish: write the enriched letter, then settle. reject: let the broker move the message as it is.
+    dead_letter: Literal["publish", "reject"] = "publish"
+    dead_letter_queue: str | None = None  # queue or topic of the dead letters; None: `{name}.dlq`
+    dead_letter_exchange: str | None = None  # RabbitMQ only; None: `{name}.dlx`
+    dead_letter_routing_key: str | None = None  # RabbitMQ only; None: the message's own
+    queue_type: Literal["quorum", "classic"] = "quorum"  # RabbitMQ only: what `provision` makes
+
+    @property
+    def dlq(self) -> str:
+        """Where its dead letters lie."""
+        return self.dead_letter_queue or f"{self.name}.dlq"
+
+    @property
+    def dlx(self) -> str:
+        """The exchange its dead letters go through."""
+        return self.dead_letter_exchange or f"{self.name}.dlx"
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a message is to be sent. `exchange` None: straight to the queue or topic `name`."""
+
+    name: str = ""
+    exchange: str | None = None
+    routing_key: str | None = None
+    partition: int | None = None
+
+
+class Publication(msgspec.Struct, frozen=True):
+    """A message and where it is to go."""
+
+    message: Message
+    target: Target
+
+
+class Delivery(ABC):
+    """One message handed to us. The body is at hand; everything else is decoded when it is asked for."""
+
+    __slots__ = ()
+    body: bytes | None
+
+    @property
+    @abstractmethod
+    def message(self) -> Message:
+        """The message as its producer sent it; what a transport added on the way is not in it."""
+
+    @property
+    def content_type(self) -> str | None:
+        """What its producer says the body is."""
+        return self.message.content_type
+
+    @property
+    @abstractmethod
+    def origin(self) -> Origin:
+        """Where it came from."""
+
+    @property
+    @abstractmethod
+    def delivery_count(self) -> int | None:
+        """How often it was delivered, this time included; None where nobody counts."""
+
+    @property
+    @abstractmethod
+    def alive(self) -> bool:
+        """Whether it can still be settled: it was not yet, and the connection it came by is there."""
+
+    @property
+    @abstractmethod
+    def key(self) -> str:
+        """Names the message at this source; the same whenever it is delivered again."""
+
+
+class Release(msgspec.Struct, frozen=True):
+    """Let this delivery come again, not before `after` has passed."""
+
+    delivery: Delivery
+    after: timedelta | None = None
+
+
+class Death(msgspec.Struct, frozen=True):
+    """Make this letter of this delivery."""
+
+    delivery: Delivery
+    letter: DeadLetter
+
+
+# One for each of what was asked for, in its order: None where it is done, else why it is not.
+Outcomes = Sequence[RedriveError | None]
+
+
+class Receiver(Protocol):
+    """The deliveries of one source."""
+
+    source: Source
+
+    async def receive(self) -> Sequence[Delivery]:
+        """Wait for deliveries and give all that are there."""
+        ...
+
+    def accept(self, deliveries: Iterable[Delivery]) -> int:
+        """They are done. How many of them were too late: those will be delivered again."""
+        ...
+
+    async def release(self, releases: Sequence[Release]) -> Outcomes:
+        """Let them come again; settled only once that is certain."""
+        ...
+
+    async def dead_letter(self, deaths: Sequence[Death]) -> Outcomes:
+        """Make them dead letters; settled only once those are durable (A6)."""
+        ...
+
+    def resize(self, window: int) -> None:
+        """From now on, so many deliveries may be out and unsettled."""
+        ...
+
+    async def stop(self) -> None:
+        """Let no more deliveries come. What is out can still be settled."""
+        ...
+
+    async def close(self) -> None:
+        """Give back what is unsettled."""
+        ...
+
+
+class Transport(Protocol):
+    """A broker."""
+
+    name: str  # "rabbitmq", "memory": stands in each letter's origin
+    capabilities: Capabilities
+
+    async def open(self) -> None:
+        """Connect; raises a `TransportError` that says what to do if that cannot be."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything; receivers are closed first."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(self, *exc: object) -> None: ...
+
+    async def receiver(self, source: Source) -> Receiver:
+        """The deliveries of a source; raises `SourceMissingError` if it does not exist."""
+        ...
+
+    async def publish(self, publications: Sequence[Publication]) -> Outcomes:
+        """Send, and return when the broker has made them durable."""
+        ...
+
+    async def depth(self, source: str) -> int:
+        """How many messages wait."""
+        ...
+
+    async def peek(self, source: str, count: int) -> Sequence[Message]:
+        """The first messages, which stay where they are."""
+        ...
+
+    async def provision(self, sources: Sequence[Source]) -> None:
+        """Make what is missing for these sources; what exists is left as it is."""
+        ...

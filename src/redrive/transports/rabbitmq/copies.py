@@ -1,0 +1,97 @@
+"""Which copies does a delivery leave when it is released or given up?
+
+Pure: deliveries in, `Outgoing` out. A copy of a released message goes back to its own queue, straight or by way of a
+delay queue, with its count; a dead letter goes to the source's dead-letter exchange with everything there is to tell.
+The rule: nothing that we add may be why a message cannot be kept; what does not fit is shortened, then left out.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+from redrive.amqp.table import encode_table
+from redrive.errors import FormatError
+from redrive.formats import own
+from redrive.letters import DeadLetter
+from redrive.letters.letter import EPOCH
+from redrive.transports.base import Source
+from redrive.transports.rabbitmq.delivery import RabbitDelivery
+from redrive.transports.rabbitmq.envelope import DELIVERIES, NOT_BEFORE, seal
+from redrive.transports.rabbitmq.message import to_properties, to_wire
+from redrive.transports.rabbitmq.names import STEPS, delay_queue
+from redrive.transports.rabbitmq.publisher import Outgoing
+
+MILLISECOND: Final = timedelta(milliseconds=1)
+# Where there is hardly any room: of a text the beginning, of a stack the end tells most.
+_SHORTENED: Final = {"redrive-description": slice(0, 512), "redrive-stack": slice(-512, None)}
+# What a dead letter has to tell, whatever else does not fit.
+_KEPT_LONGEST: Final = (
+    "redrive-reason", "redrive-source", "redrive-transport", "redrive-failed-at", "redrive-error-type",
+    "redrive-key", "redrive-correlation-id", "redrive-exchange", "redrive-routing-key",
+)  # fmt: skip
+
+
+def milliseconds(at: datetime) -> int:
+    """Since 1970, rounded up: a message never comes early for a fraction."""
+    return -((EPOCH - at) // MILLISECOND)
+
+
+def step_for(wait: timedelta) -> timedelta:
+    """The delay queue to wait in: the longest that is not too long; the shortest where all are."""
+    return max((step for step in STEPS if step <= wait), default=STEPS[0])
+
+
+def copy_of(
+    delivery: RabbitDelivery, user: str, *, deliveries: int, not_before: int | None = None, now: datetime
+) -> Outgoing:
+    """The copy by which a message comes again, as delivery number `deliveries`, not before a time."""
+    source = delivery.subscription.source.name
+    marks: dict[str, object] = {DELIVERIES: deliveries}
+    target, wait = source, timedelta(0)
+    if not_before is not None:
+        wait = not_before * MILLISECOND - (now - EPOCH)
+    if wait > timedelta(0):
+        marks[NOT_BEFORE] = not_before
+        target = delay_queue(source, step_for(wait))
+    properties = seal(
+        delivery.unsealed.properties, user, marks=marks, route=delivery.route, waits=target != source
+    )
+    return Outgoing("", target, properties, delivery.body)
+
+
+def dead_letter_of(
+    delivery: RabbitDelivery, letter: DeadLetter, source: Source, user: str, room: int
+) -> Outgoing:
+    """The dead letter of a delivery; `room` is how many octets its properties may have."""
+    try:
+        properties = to_properties(letter.message)
+    except FormatError:
+        properties = delivery.unsealed.properties  # AMQP has carried those before
+    told = {name: to_wire(name, value) for name, value in own.write(letter, delivery.delivery_count)}
+    sealed = seal(properties, user, marks=told)
+    if len(sealed) > room:
+        sealed = seal(properties, user, marks=_shortened(told, room - len(seal(properties, user))))
+    if len(sealed) > room:
+        sealed = seal(properties, user)
+    key = (
+        letter.origin.routing_key
+        if source.dead_letter_routing_key is None
+        else source.dead_letter_routing_key
+    )
+    body = delivery.body if letter.message.body is None else letter.message.body
+    return Outgoing(source.dlx, key if key is not None else delivery.route[1], sealed, body)
+
+
+def _shortened(told: Mapping[str, object], room: int) -> dict[str, object]:
+    """As much of what is told as fits: long texts are cut, then less important things are left out."""
+    short = {
+        name: value[_SHORTENED[name]] if name in _SHORTENED and isinstance(value, str) else value
+        for name, value in told.items()
+    }
+    ranked: list[str] = [name for name in _KEPT_LONGEST if name in short]
+    ranked += [name for name in short if name not in ranked]
+    kept: dict[str, object] = {}
+    for name in ranked:
+        if len(encode_table({**kept, name: short[name]})) <= room:
+            kept[name] = short[name]
+    return kept

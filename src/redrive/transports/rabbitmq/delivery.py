@@ -1,0 +1,123 @@
+"""What is one delivery of RabbitMQ?
+
+It is made once per message on the hot path, so it holds the octets as they came and decodes when it is asked. The rule:
+what stands in `message` and `origin` is what the producer sent, and `key` is the same for it on every way it can come
+again, sealed in a copy of ours or given back by the broker.
+"""
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING, cast
+
+from redrive.amqp.hot import parse_deliver
+from redrive.amqp.properties import read_field
+from redrive.letters import Headers, Message, Origin
+from redrive.letters.headers import pack
+from redrive.transports.base import Delivery
+from redrive.transports.rabbitmq.envelope import Unsealed, unseal
+from redrive.transports.rabbitmq.message import to_message
+
+if TYPE_CHECKING:
+    from redrive.transports.rabbitmq.subscription import Subscription
+
+NAME = "rabbitmq"
+_HEADER_SIZE = 12  # octets of a content header in front of the properties
+
+
+class RabbitDelivery(Delivery):
+    """One message handed to us by a queue."""
+
+    __slots__ = ("_counted", "_header", "_method", "_unsealed", "body", "settled", "subscription", "tag")
+
+    def __init__(
+        self, subscription: "Subscription", tag: int, method: bytes, header: bytes, body: bytes
+    ) -> None:
+        self.subscription = subscription
+        self.tag = tag
+        self.body: bytes = body
+        self.settled = False
+        self._method = method
+        self._header = header
+        self._unsealed: Unsealed | None = None
+        self._counted = 0  # deliveries that we know of and nobody else has counted
+
+    @property
+    def unsealed(self) -> Unsealed:
+        """Its raw properties without what was added on the way, and what that was."""
+        found = self._unsealed
+        if found is None:
+            found = self._unsealed = unseal(self._header[_HEADER_SIZE:], self.subscription.source.name)
+        return found
+
+    @property
+    def is_redelivered(self) -> bool:
+        """Whether the queue has handed it out before, to anybody."""
+        return parse_deliver(self._method)[2]
+
+    @property
+    def message(self) -> Message:
+        """The message as its producer sent it."""
+        return to_message(self.unsealed.properties, self.body)
+
+    @property
+    def content_type(self) -> str | None:
+        """What its producer says the body is."""
+        return cast("str | None", read_field(self._header[_HEADER_SIZE:], "content_type"))
+
+    @property
+    def route(self) -> tuple[str, str]:
+        """The exchange and the routing key that its producer used."""
+        _, _, _, exchange, key = parse_deliver(self._method)
+        sealed = self.unsealed
+        return (
+            exchange if sealed.exchange is None else sealed.exchange,
+            key if sealed.routing_key is None else sealed.routing_key,
+        )
+
+    @property
+    def origin(self) -> Origin:
+        """Where it came from."""
+        exchange, key = self.route
+        return Origin(
+            transport=NAME,
+            source=self.subscription.source.name,
+            exchange=exchange,
+            routing_key=key,
+            broker=self.subscription.place,
+        )
+
+    @property
+    def delivery_count(self) -> int:
+        """How often it was delivered, this time included."""
+        unsealed = self.unsealed
+        return unsealed.deliveries + (unsealed.broker_count or 0) + self._counted
+
+    def count_once_more(self) -> None:
+        """It was delivered before, and no header could be made to tell so."""
+        self._counted += 1
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still be settled."""
+        return not self.settled and self.subscription.alive
+
+    @property
+    def key(self) -> str:
+        """Its message id where it has one; else a hash of all it consists of, so that equal messages share it."""
+        properties = self.unsealed.properties
+        name = read_field(properties, "message_id")
+        if name:
+            return f"{self.subscription.source.name}/{name}"
+        message = self.message
+        fields = (
+            ("exchange", self.route[0]),
+            ("routing_key", self.route[1]),
+            ("content_type", message.content_type),
+            ("content_encoding", message.content_encoding),
+            ("correlation_id", message.correlation_id),
+            ("sent_at", message.sent_at),
+            ("properties", message.properties),
+            ("headers", Headers(sorted(message.headers, key=lambda pair: pair[0]))),  # brokers sort them too
+        )
+        digest = blake2b(pack(Headers(fields)), digest_size=16)
+        digest.update(self.body)
+        return f"{self.subscription.source.name}/{digest.hexdigest()}"

@@ -1,0 +1,166 @@
+"""How does a message travel through a queue of ours and come out as it was?
+
+A copy that we publish must not expire, must not be refused for its user id, must reach nobody a second time and must
+outlive the broker; and it has to remember how often it was delivered. So `seal` moves what would hurt into headers
+`redrive-original-…` and adds what we have to know, and `unseal` undoes all of it. The rule: `unseal(seal(x))` is x,
+whatever the broker added in between; every property that is not named here keeps its octets.
+
+It works on raw properties (`amqp.properties`) and decodes nothing but the headers.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final, NamedTuple, cast
+
+from redrive.amqp.properties import read_field, read_headers, replace_fields
+from redrive.transports.rabbitmq.names import STEPS, delay_queue
+
+DELIVERIES: Final = "redrive-deliveries"  # the number of the delivery that follows
+NOT_BEFORE: Final = "redrive-not-before"  # milliseconds since 1970
+_ORIGINAL: Final = "redrive-original-"
+_EXCHANGE: Final = _ORIGINAL + "exchange"
+_ROUTING_KEY: Final = _ORIGINAL + "routing-key"
+_EXPIRATION: Final = _ORIGINAL + "expiration"
+_USER_ID: Final = _ORIGINAL + "user-id"
+_MODE: Final = _ORIGINAL + "delivery-mode"
+_ORDER: Final = _ORIGINAL + "order"
+# The broker sends a copy to every key that stands here, so they must not stand there a second time.
+_CARBON_COPIES: Final = {"CC": _ORIGINAL + "cc", "BCC": _ORIGINAL + "bcc"}
+# A broker replaces or merges what it finds under these names when a message dies, and waiting is a death (AMQP.md 14).
+_DEATHS: Final = (
+    "x-death",
+    *(f"x-{which}-death-{what}" for which in ("first", "last") for what in ("queue", "reason", "exchange")),
+)
+_COUNTS: Final = ("x-delivery-count", "x-acquired-count")
+_PERSISTENT: Final = 2
+_NO_MODE: Final = 0
+
+
+class Unsealed(NamedTuple):
+    """What a delivery is made of, once everything that was added on the way is taken out."""
+
+    properties: bytes
+    exchange: str | None = None  # None: the one it was delivered with
+    routing_key: str | None = None
+    deliveries: int = 1  # what this delivery would be if the broker had not counted any further
+    broker_count: int | None = (
+        None  # how often the broker gave it back, by its own count; None: it does not count
+    )
+    not_before: int | None = None
+
+
+def seal(
+    properties: bytes,
+    user: str,
+    *,
+    marks: Mapping[str, object] | None = None,
+    route: tuple[str, str] | None = None,
+    waits: bool = False,
+) -> bytes:
+    """The raw properties for a copy that `user` publishes, with `marks` among the headers.
+
+    `route` is the exchange and routing key to remember; `waits`: the copy will die in a delay queue on its way.
+    """
+    before = read_headers(properties)
+    headers = {_CARBON_COPIES.get(name, name): value for name, value in before.items() if name not in _COUNTS}
+    if waits:
+        headers = {_ORIGINAL + name if name in _DEATHS else name: value for name, value in headers.items()}
+        if sorted(before) != list(before):
+            headers[_ORDER] = list(before)  # brokers sort the headers of the dead
+    if route is not None:
+        headers[_EXCHANGE], headers[_ROUTING_KEY] = route
+    if (expiration := read_field(properties, "expiration")) is not None:
+        headers[_EXPIRATION] = expiration
+    drops = ["expiration"]
+    owner = read_field(properties, "user_id")
+    if owner is not None and owner != user:
+        headers[_USER_ID] = owner
+        drops.append("user_id")
+    mode = _persist(properties, headers)
+    headers.update(marks or {})
+    return replace_fields(properties, tuple(drops), headers=headers or None, delivery_mode=mode)  # type: ignore[arg-type]  # names of fields
+
+
+def seal_publication(properties: bytes, user: str) -> bytes:
+    """The raw properties of a new message: durable, and with no user id that the broker would refuse."""
+    owner = read_field(properties, "user_id")
+    is_foreign = owner is not None and owner != user
+    if not is_foreign and read_field(properties, "delivery_mode") == _PERSISTENT:
+        return properties
+    headers = read_headers(properties)
+    if is_foreign:
+        headers[_USER_ID] = owner
+    mode = _persist(properties, headers)
+    drops = ("user_id",) if is_foreign else ()
+    return replace_fields(properties, drops, headers=headers or None, delivery_mode=mode)  # type: ignore[arg-type]
+
+
+def _persist(properties: bytes, headers: dict[str, object]) -> int:
+    mode = read_field(properties, "delivery_mode")
+    if mode != _PERSISTENT:
+        headers[_MODE] = _NO_MODE if mode is None else mode
+    return _PERSISTENT
+
+
+def unseal(properties: bytes, source: str) -> Unsealed:
+    """What came out of the queue `source`, as it was before we, or the broker on our behalf, touched it."""
+    if b"redrive-" not in properties and not any(name.encode() in properties for name in _COUNTS):
+        return Unsealed(properties)
+    headers = read_headers(properties)
+    # RabbitMQ 4 tells how often it was acquired as well: a sign of a queue that counts, but not of failures.
+    counts = [headers.pop(name, None) for name in _COUNTS]
+    deliveries, not_before = headers.pop(DELIVERIES, None), headers.pop(NOT_BEFORE, None)
+    exchange, key = headers.pop(_EXCHANGE, None), headers.pop(_ROUTING_KEY, None)
+    changes: dict[str, object] = {}
+    if _EXPIRATION in headers:
+        changes["expiration"] = headers.pop(_EXPIRATION)
+    if _USER_ID in headers:
+        changes["user_id"] = headers.pop(_USER_ID)
+    if _MODE in headers:
+        changes["delivery_mode"] = headers.pop(_MODE) or None
+    _forget_waiting(headers, source)
+    names = {sealed: name for name, sealed in _CARBON_COPIES.items()} | {
+        _ORIGINAL + name: name for name in _DEATHS
+    }
+    headers = {names.get(name, name): value for name, value in headers.items()}
+    order = headers.pop(_ORDER, None)
+    if isinstance(order, list):
+        places = {name: place for place, name in enumerate(order)}
+        headers = dict(sorted(headers.items(), key=lambda pair: places.get(pair[0], len(places))))
+    return Unsealed(
+        replace_fields(properties, (), headers=headers or None, **changes),
+        exchange if isinstance(exchange, str) else None,
+        key if isinstance(key, str) else None,
+        max(1, deliveries) if isinstance(deliveries, int) else 1,
+        _whole(counts[0]) if counts != [None, None] else None,
+        not_before if isinstance(not_before, int) else None,
+    )
+
+
+def _whole(value: object) -> int:
+    return max(0, value) if isinstance(value, int) else 0
+
+
+def _forget_waiting(headers: dict[str, object], source: str) -> None:
+    """Take out what the broker wrote when the message died in a delay queue of its source."""
+    waiting = _delay_queues(source)
+    deaths = headers.get("x-death")
+    if isinstance(deaths, list):
+        others = [death for death in deaths if not _died_waiting(death, waiting)]
+        if others:
+            headers["x-death"] = others
+        else:
+            del headers["x-death"]
+    for which in ("first", "last"):
+        if headers.get(f"x-{which}-death-queue") in waiting:
+            for what in ("queue", "reason", "exchange"):
+                headers.pop(f"x-{which}-death-{what}", None)
+
+
+def _died_waiting(death: object, waiting: frozenset[object]) -> bool:
+    return isinstance(death, dict) and cast("dict[str, object]", death).get("queue") in waiting
+
+
+@lru_cache(maxsize=1024)
+def _delay_queues(source: str) -> frozenset[object]:
+    return frozenset(delay_queue(source, step) for step in STEPS)

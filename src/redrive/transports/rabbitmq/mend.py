@@ -1,0 +1,89 @@
+"""With which command is a fault mended?
+
+The rule: what is told can be typed as it stands, changes nothing but what it is about, and holds no password (`curl -u
+USER` asks for it). The management API is used, because it is the one way that every RabbitMQ and the embedded broker
+have in common; what is merely missing is made by redrive itself.
+"""
+
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+from redrive.transports.rabbitmq.found import DEFAULT_EXCHANGE, Access, Found, FoundQueue, Permissions
+
+PROVISION: Final = "redrive provision --apply"
+_ABOVE_UNKNOWN: Final = 100  # a policy that cannot be seen has most likely a lower priority than this
+
+
+def exactly(name: str) -> str:
+    """The regular expression for this one name."""
+    special = frozenset(r".^$*+?()[]{}|\/")
+    return "^" + "".join(f"\\{char}" if char in special else char for char in name) + "$"
+
+
+def set_policy(found: Found, queue: FoundQueue, settings: Mapping[str, object]) -> str:
+    """Sets these for one queue and keeps what its policy sets; only one policy acts on a queue at a time."""
+    name = f"redrive-{queue.name}"
+    inner = {key: value for key, value in queue.definition.items() if key not in settings}
+    body = {
+        "pattern": exactly(queue.name),
+        "apply-to": "queues",
+        "priority": _priority(found, queue, name),
+        "definition": {**inner, **{key: value for key, value in settings.items() if value is not None}},
+    }
+    return _put(found, f"policies/{_path(found.vhost)}/{_path(name)}", body)
+
+
+def unset_policy(found: Found, queue: FoundQueue, *names: str) -> str:
+    """Lifts what a policy sets for one queue, and keeps the rest."""
+    if not queue.definition.keys() - set(names):
+        return f"exclude '{queue.name}' from the policy '{queue.policy}' by its pattern"
+    return set_policy(found, queue, dict.fromkeys(names))
+
+
+def allow(found: Found, access: Access, name: str) -> str:
+    """Lets the user do this with this name, besides what it may already."""
+    now = found.permissions or Permissions()
+    body = {each: getattr(now, each) for each in ("configure", "write", "read")}
+    more = exactly(name or DEFAULT_EXCHANGE)
+    body[access] = f"{body[access]}|{more}" if body[access] else more
+    return _put(found, f"permissions/{_path(found.vhost)}/{_path(found.user)}", body)
+
+
+def bind(found: Found, exchange: str, queue: str, key: str) -> str:
+    """Binds a queue to an exchange."""
+    path = f"bindings/{_path(found.vhost)}/e/{_path(exchange)}/q/{_path(queue)}"
+    return _ask(found, "POST", path, {"routing_key": key})
+
+
+def replace_queue(name: str) -> str:
+    """What cannot be changed in place."""
+    return (
+        f"arguments of a queue cannot be changed in place: let it run empty (or move its messages with a shovel), "
+        f"delete '{name}', then run {PROVISION}"
+    )
+
+
+def _priority(found: Found, queue: FoundQueue, name: str) -> int:
+    if queue.policy is None:
+        return 0
+    policy = (found.policies or {}).get(queue.policy)
+    if policy is None:
+        return _ABOVE_UNKNOWN
+    return policy.priority if policy.name == name else policy.priority + 1
+
+
+def _put(found: Found, path: str, body: object) -> str:
+    return _ask(found, "PUT", path, body)
+
+
+def _ask(found: Found, method: str, path: str, body: Any) -> str:
+    base = found.management or "http://HOST:15672"
+    command = ["curl", "-u", found.operator or found.user, "-X", method, f"{base}/api/{path}"]
+    return shlex.join([*command, "-H", "content-type: application/json", "-d", json.dumps(body)])
+
+
+def _path(name: str) -> str:
+    return quote(name or DEFAULT_EXCHANGE, safe="")

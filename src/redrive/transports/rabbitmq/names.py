@@ -1,0 +1,29 @@
+"""What are the queues beside a source called, and which delays are there?
+
+The rule: a delay is kept by a queue of its own whose messages all wait equally long, because RabbitMQ expires at
+the head only. So there is a ladder of steps, and a delay is rounded up to one of them.
+"""
+
+from datetime import timedelta
+from typing import Final
+
+from redrive.rules import format_duration
+
+STEPS: Final[tuple[timedelta, ...]] = (
+    timedelta(seconds=1),
+    timedelta(seconds=5),
+    timedelta(seconds=15),
+    timedelta(seconds=30),
+    timedelta(minutes=1),
+    timedelta(minutes=5),
+    timedelta(minutes=15),
+    timedelta(minutes=30),
+    timedelta(hours=1),
+    timedelta(hours=6),
+    timedelta(days=1),
+)
+
+
+def delay_queue(source: str, step: timedelta) -> str:
+    """The queue in which messages of `source` wait for `step`: `orders.delay.5m`."""
+    return f"{source}.delay.{format_duration(step)}"

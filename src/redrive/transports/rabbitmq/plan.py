@@ -1,0 +1,249 @@
+"""What has to be made on the broker, what is there already, and what is there but otherwise than wanted?
+
+`plan` compares what is wanted with what was found, item by item; `show` tells it to people and `as_table` to programs.
+The rule: only what is missing is ever made. What differs is told with the way to mend it, and left alone, because
+RabbitMQ changes no queue in place and redrive deletes nothing.
+
+A setting that a policy gives counts as if it were an argument. Nothing here asks a broker; `provision` does.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from redrive.transports.rabbitmq.found import Found, FoundExchange, FoundQueue
+from redrive.transports.rabbitmq.mend import replace_queue, set_policy, unset_policy
+from redrive.transports.rabbitmq.topology import ANY_KEY, Binding, Exchange, Queue, Role, Topology
+
+State: TypeAlias = Literal["same", "missing", "differs", "unseen"]
+
+# What a queue of this role must not have, because it would lose or hide messages by it.
+_LIMITS: Final = ("message-ttl", "max-length", "max-length-bytes", "expires")
+FORBIDDEN: Final[dict[Role, tuple[str, ...]]] = {
+    "work": ("expires",),
+    "dead letters": _LIMITS,
+    "delay": _LIMITS[1:],
+}
+_BY_POLICY: Final = frozenset({"dead-letter-exchange", "dead-letter-routing-key", "delivery-limit"})
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """What is otherwise: None where there is nothing, or should be nothing."""
+
+    what: str
+    found: object
+    wanted: object
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is wanted, and how it stands."""
+
+    wanted: Queue | Exchange | Binding
+    state: State
+    differences: tuple[Difference, ...] = ()
+    mend: str = ""
+
+    @property
+    def kind(self) -> str:
+        """`queue`, `exchange` or `binding`."""
+        return type(self.wanted).__name__.lower()
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        if isinstance(self.wanted, Binding):
+            return f"{self.wanted.exchange} → {self.wanted.destination}"
+        return self.wanted.name
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is wanted, in the order in which it can be made, and what could not be seen."""
+
+    vhost: str
+    items: tuple[Item, ...]
+    unseen: tuple[str, ...] = ()
+
+    def of(self, *states: State) -> tuple[Item, ...]:
+        """The items that stand so."""
+        return tuple(item for item in self.items if item.state in states)
+
+
+def plan(found: Found, wanted: Topology) -> Plan:
+    """How everything that is wanted stands."""
+    exchanges = [_exchange(found, exchange, wanted) for exchange in wanted.exchanges]
+    queues = [_queue(found, queue) for queue in wanted.queues]
+    bindings = [_binding(found, binding) for binding in wanted.bindings]
+    return Plan(vhost=found.vhost, items=tuple(in_order(exchanges, queues, bindings)), unseen=found.unseen)
+
+
+def in_order(exchanges: Iterable[Item], queues: Iterable[Item], bindings: Iterable[Item]) -> Iterator[Item]:
+    """Whatever catches dead letters comes before what they come from."""
+    queues = list(queues)
+    yield from exchanges
+    yield from (item for item in queues if _role(item) == "dead letters")
+    yield from bindings
+    yield from (item for item in queues if _role(item) == "delay")
+    yield from (item for item in queues if _role(item) == "work")
+
+
+def _role(item: Item) -> Role | None:
+    return item.wanted.role if isinstance(item.wanted, Queue) else None
+
+
+# --- one thing each ---------------------------------------------------------------------------------------
+
+
+def _queue(found: Found, wanted: Queue) -> Item:
+    queue = found.queues.get(wanted.name)
+    if queue is None:
+        return Item(wanted=wanted, state="missing")
+    if not queue.seen:
+        return Item(wanted=wanted, state="unseen")
+    differences = tuple(queue_differences(queue, wanted))
+    return Item(
+        wanted=wanted,
+        state="differs" if differences else "same",
+        differences=differences,
+        mend=_mend_queue(found, queue, differences) if differences else "",
+    )
+
+
+def queue_differences(queue: FoundQueue, wanted: Queue) -> Iterator[Difference]:
+    """What is otherwise about a queue."""
+    if queue.type != wanted.type:
+        yield Difference("type", queue.type, wanted.type)
+    for what, is_, should in (
+        ("durable", queue.durable, wanted.durable),
+        ("auto-delete", queue.auto_delete, False),
+        ("exclusive", queue.exclusive, False),
+    ):
+        if is_ != should:
+            yield Difference(what, is_, should)
+    for argument, value in wanted.arguments.items():
+        name = argument.removeprefix("x-")
+        if name != "queue-type" and queue.setting(name) != value and not _of_other_type(queue, name):
+            yield Difference(name, queue.setting(name), value)
+    for name in FORBIDDEN[wanted.role]:
+        if queue.setting(name) is not None:
+            yield Difference(name, queue.setting(name), None)
+
+
+def _of_other_type(queue: FoundQueue, name: str) -> bool:
+    """A classic queue counts no deliveries: that it is classic has been said."""
+    return name == "delivery-limit" and queue.type != "quorum"
+
+
+def _mend_queue(found: Found, queue: FoundQueue, differences: tuple[Difference, ...]) -> str:
+    arguments = queue.arguments or {}
+    if all(each.what in _BY_POLICY and f"x-{each.what}" not in arguments for each in differences):
+        return set_policy(found, queue, {each.what: each.wanted for each in differences})
+    lifted = [each.what for each in differences if each.wanted is None and f"x-{each.what}" not in arguments]
+    if len(lifted) == len(differences):
+        return unset_policy(found, queue, *lifted)
+    return replace_queue(queue.name)
+
+
+def _exchange(found: Found, wanted: Exchange, topology: Topology) -> Item:
+    exchange = found.exchanges.get(wanted.name)
+    if exchange is None:
+        return Item(wanted=wanted, state="missing")
+    if exchange.type is None:
+        return Item(wanted=wanted, state="unseen")
+    differences = tuple(_exchange_differences(exchange, wanted, topology))
+    mend = (
+        f"an exchange cannot be changed in place: name another dead_letter_exchange, or delete '{wanted.name}' and "
+        f"apply the plan again"
+    )
+    return Item(
+        wanted=wanted,
+        state="differs" if differences else "same",
+        differences=differences,
+        mend=mend if differences else "",
+    )
+
+
+def _exchange_differences(
+    exchange: FoundExchange, wanted: Exchange, topology: Topology
+) -> Iterator[Difference]:
+    if exchange.type != wanted.type and not _as_good(exchange, topology):
+        yield Difference("type", exchange.type, wanted.type)
+    for what, is_, should in (
+        ("durable", exchange.durable, True),
+        ("auto-delete", exchange.auto_delete, False),
+        ("internal", exchange.internal, False),
+    ):
+        if is_ != should:
+            yield Difference(what, is_, should)
+
+
+def _as_good(exchange: FoundExchange, topology: Topology) -> bool:
+    """Whether the wanted bindings lead all dead letters through an exchange of another type too."""
+    keys = [binding.routing_key for binding in topology.bindings if binding.exchange == exchange.name]
+    return exchange.type == "topic" or (exchange.type == "direct" and ANY_KEY not in keys)
+
+
+def _binding(found: Found, wanted: Binding) -> Item:
+    exchange = found.exchanges.get(wanted.exchange)
+    if found.bindings is None:
+        there = exchange is not None and wanted.destination in found.queues
+        return Item(wanted=wanted, state="unseen" if there else "missing")
+    # Another key is as good where the message gets there anyhow.
+    reached = exchange is not None and wanted.destination in found.routes(wanted.exchange, wanted.routing_key)
+    return Item(wanted=wanted, state="same" if reached else "missing")
+
+
+# --- told ---------------------------------------------------------------------------------------------------
+
+_MARKS: Final[dict[State, str]] = {"same": "=", "missing": "+", "differs": "~", "unseen": "?"}
+
+
+def show(plan: Plan) -> Iterator[str]:
+    """The plan in lines for people: `+` will be made, `~` differs, `=` is as wanted, `?` exists and is not seen."""
+    for item in plan.items:
+        yield f"{_MARKS[item.state]} {item.kind:<9}{item.name}{_details(item)}"
+        for each in item.differences:
+            yield f"    {each.what} is {_value(each.found)}, wanted is {_value(each.wanted)}"
+        if item.mend:
+            yield f"    mend: {item.mend}"
+
+
+def _details(item: Item) -> str:
+    if item.state != "missing":
+        return ""
+    if isinstance(item.wanted, Queue):
+        arguments = {name: value for name, value in item.wanted.arguments.items() if name != "x-queue-type"}
+        told = [item.wanted.type, *(f"{name}={_value(value)}" for name, value in arguments.items())]
+        return f"  ({', '.join(told)})"
+    if isinstance(item.wanted, Exchange):
+        return f"  ({item.wanted.type})"
+    return f"  (key {_value(item.wanted.routing_key)})"
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "unset"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f'"{value}"' if isinstance(value, str) and (not value or " " in value) else str(value)
+
+
+def as_table(plan: Plan) -> dict[str, Any]:
+    """The plan as plain values, for programs."""
+    return {
+        "vhost": plan.vhost,
+        "missing": len(plan.of("missing")),
+        "differs": len(plan.of("differs")),
+        "items": [
+            {
+                "kind": item.kind,
+                "name": item.name,
+                "state": item.state,
+                "wanted": msgspec.to_builtins(item.wanted),
+                "differences": [msgspec.to_builtins(each) for each in item.differences],
+                "mend": item.mend,
+            }
+            for item in plan.items
+        ],
+        "unseen": list(plan.unseen),
+    }

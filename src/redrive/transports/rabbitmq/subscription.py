@@ -1,0 +1,185 @@
+"""How do the deliveries of one queue come in over one channel, and how are they settled?
+
+A subscription lives as long as its channel. Deliveries are made of what a read of the socket brings and are given to
+the receiver in the order they came; what is done is gathered and told once per turn (`acks`). The rule: no more than
+the window is out and unsettled. A prefetch belongs to a consumer for good, so a larger window is one more consumer on
+the same channel, and a smaller one begins when enough of what is out has been settled.
+
+It does not know how a subscription follows another; that is `receiver`'s.
+"""
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import Final
+
+from redrive.amqp import methods as m
+from redrive.amqp.content import Content
+from redrive.amqp.hot import reject_frame
+from redrive.errors import SourceMissingError, TransportError
+from redrive.transports.base import Source
+from redrive.transports.rabbitmq.acks import Ledger
+from redrive.transports.rabbitmq.channel import Channel
+from redrive.transports.rabbitmq.delivery import RabbitDelivery
+from redrive.transports.rabbitmq.link import Link
+
+_TAG: Final = struct.Struct(">Q")
+_MARK: Final = b"redrive-"
+_LARGEST_WINDOW: Final = 65535
+_MOST_CONSUMERS: Final = 4  # a window that grew often is put together again
+
+
+class Subscription:
+    """The deliveries of one queue on one channel."""
+
+    def __init__(
+        self, channel: Channel, source: Source, place: str, take: Callable[[RabbitDelivery, bool], None]
+    ) -> None:
+        self.source = source
+        self.place = place
+        self.alive = True
+        self.ended: asyncio.Future[TransportError] = asyncio.get_running_loop().create_future()
+        self._channel = channel
+        self._take = take
+        self._ledger = Ledger(channel.number)
+        self._loop = asyncio.get_running_loop()
+        self._is_flushing = False
+        self._consumers: dict[str, int] = {}  # tag: prefetch
+        self._names = count(1)
+        self._window = 0
+        self._cut = 0  # deliveries up to this tag belong to consumers that were cancelled
+        self._resizing: asyncio.Task[None] | None = None
+        self._settled_some = asyncio.Event()
+        channel.on_delivery = self._delivered
+        channel.on_method = self._heard
+        channel.on_end = self._end
+
+    @classmethod
+    async def open(
+        cls, link: Link, source: Source, window: int, place: str, take: Callable[[RabbitDelivery, bool], None]
+    ) -> "Subscription":
+        """Subscribe; `SourceMissingError` where there is no such queue. `take` gets each delivery."""
+        channel = link.new_channel()
+        await channel.call(m.ChannelOpen())
+        subscription = cls(channel, source, place, take)
+        subscription._window = min(window, _LARGEST_WINDOW)
+        try:
+            await subscription._consume(subscription._window)
+        except BaseException:
+            await channel.close()
+            raise
+        return subscription
+
+    async def _consume(self, prefetch: int) -> None:
+        name = f"redrive-{next(self._names)}"
+        self._consumers[name] = prefetch
+        await self._channel.call(m.BasicQos(prefetch_count=prefetch))
+        await self._channel.call(m.BasicConsume(self.source.name, name))
+
+    # --- the hot path ----------------------------------------------------------------------------------------
+
+    def _delivered(self, method: bytes, header: bytes, body: bytes) -> None:
+        """A delivery has come. It is odd if the queue has handed it out before, or if it went through our hands."""
+        at = 5 + method[4]
+        tag: int = _TAG.unpack_from(method, at)[0]
+        self._ledger.delivered = tag
+        self._take(RabbitDelivery(self, tag, method, header, body), method[at + 8] != 0 or _MARK in header)
+
+    def accept(self, tags: list[int]) -> None:
+        """These are done; the broker is told at the end of this turn."""
+        self._ledger.done(tags)
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Tell the broker what is done, now."""
+        self._is_flushing = False
+        if self._ledger.is_due:
+            self._channel.write(self._ledger.flush())
+            if self._resizing is not None:
+                self._settled_some.set()
+
+    async def settled(self) -> None:
+        """Wait until the broker has heard of everything that is done; raises if it may not have."""
+        self.flush()
+        await self._channel.call(
+            m.ChannelFlow(active=True)
+        )  # it changes nothing, but it is answered in order
+
+    # --- settling otherwise ----------------------------------------------------------------------------------
+
+    def reject(self, tags: Iterable[int], *, requeue: bool) -> None:
+        """Give them back to the queue, or to what the queue does with its dead."""
+        frames = []
+        for tag in tags:
+            self._ledger.told(tag)
+            frames.append(reject_frame(self._channel.number, tag, requeue))
+        self._channel.write(b"".join(frames))
+        self._settled_some.set()
+
+    # --- the window ------------------------------------------------------------------------------------------
+
+    def resize(self, window: int) -> None:
+        """From now on, so many may be out and unsettled."""
+        self._window = min(window, _LARGEST_WINDOW)
+        if self._resizing is None and self.alive:
+            self._resizing = self._loop.create_task(self._resize())
+        self._settled_some.set()
+
+    async def _resize(self) -> None:
+        try:
+            while self.alive and (free := self._window - sum(self._consumers.values())):
+                old = self._ledger.outstanding(self._cut)
+                if free < 0 or len(self._consumers) >= _MOST_CONSUMERS:
+                    await self._cancel_all()
+                elif free > old and (not old or not self._consumers):
+                    await self._consume(free - old)
+                else:
+                    self._settled_some.clear()
+                    await self._settled_some.wait()
+        except TransportError:
+            pass  # the channel is over; the next one begins with the window that is wanted then
+        finally:
+            self._resizing = None
+
+    async def _cancel_all(self) -> None:
+        # Asked for at once: what is acknowledged from here on must not make room for more.
+        cancelled = [(name, self._channel.begin(m.BasicCancel(name))) for name in self._consumers]
+        for name, answer in cancelled:
+            await answer
+            self._consumers.pop(name, None)
+        self._cut = self._ledger.delivered
+
+    # --- the end ---------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Let no more deliveries come; what is out can still be settled."""
+        if self._resizing is not None:
+            self._resizing.cancel()
+        with contextlib.suppress(TransportError):  # then nothing comes either
+            await self._cancel_all()
+
+    async def close(self) -> None:
+        """Tell what is done; everything else goes back to the queue."""
+        if self._resizing is not None:
+            self._resizing.cancel()
+        self.flush()
+        self.alive = False
+        await self._channel.close()
+
+    def _heard(self, method: m.Method, _content: Content | None) -> None:
+        if isinstance(method, m.BasicCancel) and self.alive:
+            # The queue was deleted or its node is gone: nothing more comes this way, so begin anew.
+            self._end(SourceMissingError(f"the queue '{self.source.name}' was deleted, or its node is down"))
+            self._closing = self._loop.create_task(self._channel.close())
+
+    def _end(self, error: TransportError) -> None:
+        if self.alive:
+            self.flush()
+        self.alive = False
+        self._settled_some.set()
+        if not self.ended.done():
+            self.ended.set_result(error)

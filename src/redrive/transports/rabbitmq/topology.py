@@ -1,0 +1,186 @@
+"""Which queues, exchanges and bindings does a source need on RabbitMQ?
+
+For each source: the work queue, the exchange its dead letters go through, the queue they lie in, what joins the two,
+and one queue per delay. The rule: no dead letter can miss. The exchange is a fanout, so that no routing key matters;
+the dead-letter queue is durable and has neither a time to live nor a limit. Where sources share an exchange but not the
+queue behind it, it is a direct one, and each needs a dead-letter routing key of its own.
+
+Everything here is a value; nothing is asked of a broker. `plan` compares it with what is there.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Final, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from redrive.errors import SettingsError
+from redrive.transports.base import Source
+from redrive.transports.rabbitmq.names import STEPS, delay_queue
+
+Arguments: TypeAlias = Mapping[str, object]
+Role: TypeAlias = Literal["work", "dead letters", "delay"]
+
+LEAST_DELIVERY_LIMIT: Final = 20  # what RabbitMQ 4 sets by itself
+ANY_KEY: Final = "#"  # a fanout does not look at it, and on a topic exchange it takes everything
+_LONGEST_NAME: Final = 255
+
+
+class Queue(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue that is wanted, and what for."""
+
+    name: str
+    role: Role
+    durable: bool = True
+    arguments: Arguments = {}
+
+    @property
+    def type(self) -> str:
+        """`quorum` or `classic`."""
+        return str(self.arguments.get("x-queue-type", "classic"))
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """An exchange that is wanted."""
+
+    name: str
+    type: str = "fanout"
+    durable: bool = True
+
+
+class Binding(msgspec.Struct, frozen=True, kw_only=True):
+    """What leads from an exchange to a queue, or to another exchange."""
+
+    exchange: str
+    destination: str
+    routing_key: str = ""
+    to: Literal["queue", "exchange"] = "queue"
+    arguments: Arguments = {}
+
+
+class Topology(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is wanted, in the order in which it can be made."""
+
+    exchanges: tuple[Exchange, ...] = ()
+    queues: tuple[Queue, ...] = ()
+    bindings: tuple[Binding, ...] = ()
+
+
+def wanted(sources: Sequence[Source]) -> Topology:
+    """What these sources need; `SettingsError` where two of them cannot both be served."""
+    for source in sources:
+        _check(source)
+    exchanges = [Exchange(name=source.dlx, type=_exchange_type(source, sources)) for source in sources]
+    queues = [queue for source in sources for queue in _queues(source)]
+    bindings = [
+        Binding(
+            exchange=source.dlx,
+            destination=source.dlq,
+            routing_key=source.dead_letter_routing_key or ANY_KEY,
+        )
+        for source in sources
+    ]
+    return Topology(
+        exchanges=_without_repeats("exchange", exchanges),
+        queues=_without_repeats("queue", queues),
+        bindings=tuple(binding for at, binding in enumerate(bindings) if binding not in bindings[:at]),
+    )
+
+
+def delivery_limit(max_deliveries: int) -> int:
+    """Where the broker gives up: late enough that we, who can say why, always do so first."""
+    return max(LEAST_DELIVERY_LIMIT, 2 * max_deliveries)
+
+
+def _queues(source: Source) -> Iterable[Queue]:
+    dead_letters: dict[str, object] = {"x-dead-letter-exchange": source.dlx}
+    if source.dead_letter_routing_key is not None:
+        dead_letters["x-dead-letter-routing-key"] = source.dead_letter_routing_key
+    kind: dict[str, object] = {"x-queue-type": source.queue_type}
+    limit: dict[str, object] = (
+        {"x-delivery-limit": delivery_limit(source.max_deliveries)} if source.queue_type == "quorum" else {}
+    )
+    yield Queue(name=source.dlq, role="dead letters", arguments=kind)
+    for step in STEPS:
+        yield Queue(
+            name=delay_queue(source.name, step),
+            role="delay",
+            arguments={
+                "x-queue-type": "classic",
+                "x-message-ttl": step // timedelta(milliseconds=1),
+                "x-dead-letter-exchange": "",
+                "x-dead-letter-routing-key": source.name,
+            },
+        )
+    # Last: where there is a work queue, there is also what catches its dead letters.
+    yield Queue(name=source.name, role="work", arguments={**kind, **dead_letters, **limit})
+
+
+# --- what cannot be served ------------------------------------------------------------------------------
+
+
+def _check(source: Source) -> None:
+    names = {
+        "its name": source.name,
+        "dead_letter_queue": source.dlq,
+        "dead_letter_exchange": source.dlx,
+        "the longest name of its delay queues": max(
+            (delay_queue(source.name, step) for step in STEPS), key=len
+        ),
+    }
+    for what, name in names.items():
+        if not 0 < _bytes_of(name) <= _LONGEST_NAME:
+            raise SettingsError(
+                f"source '{source.name[:60]}': {what} has to have 1 to {_LONGEST_NAME} bytes of UTF-8"
+            )
+    for name in (source.name, source.dlq):
+        if name.startswith("amq."):
+            raise SettingsError(
+                f"source '{source.name}': a queue cannot be called '{name}': RabbitMQ keeps names that begin with amq."
+            )
+    if source.dlq == source.name:
+        raise SettingsError(
+            f"source '{source.name}': its dead letters would come back to it; choose another dead_letter_queue"
+        )
+
+
+def _bytes_of(name: str) -> int:
+    try:
+        return len(name.encode())
+    except UnicodeEncodeError:  # half a character, which a shell may pass on
+        return 0
+
+
+def _exchange_type(source: Source, sources: Sequence[Source]) -> str:
+    """A fanout, unless it has to tell dead letters of several queues apart."""
+    sharing = [other for other in sources if other.dlx == source.dlx]
+    if len({other.dlq for other in sharing}) == 1:
+        return "fanout"
+    for other in sharing:
+        if other.dead_letter_routing_key is None:
+            raise SettingsError(
+                f"source '{other.name}' shares the exchange '{other.dlx}' with sources that have another dead-letter "
+                f"queue; give it a dead_letter_routing_key or a dead_letter_exchange of its own"
+            )
+    keys = {other.dead_letter_routing_key: other for other in sharing}
+    for other in sharing:
+        if keys[other.dead_letter_routing_key].dlq != other.dlq:
+            raise SettingsError(
+                f"sources '{other.name}' and '{keys[other.dead_letter_routing_key].name}' share the exchange "
+                f"'{other.dlx}' and the key '{other.dead_letter_routing_key}', but not the dead-letter queue; "
+                f"give one of them another key"
+            )
+    return "direct"
+
+
+_Item = TypeVar("_Item", Queue, Exchange)
+
+
+def _without_repeats(what: str, items: Iterable[_Item]) -> tuple[_Item, ...]:
+    found: dict[str, _Item] = {}
+    for item in items:
+        if found.setdefault(item.name, item) != item:
+            raise SettingsError(
+                f"the {what} '{item.name}' is wanted in two ways by the sources; give one of them another name"
+            )
+    return tuple(found.values())

@@ -1,0 +1,195 @@
+"""What is RabbitMQ as a transport?
+
+Two connections: deliveries come and are settled over the one, publishes go over the other, because a broker that is
+short of memory stops reading from whoever publishes. Both are replaced when they are lost; what `provision` made is
+then made again before anybody receives. The rule: errors are `TransportError`s that say what to do, and no verb of a
+closed transport does anything.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final, Self
+
+from redrive.amqp import methods as m
+from redrive.clock import Clock
+from redrive.errors import FormatError, PublishError, RedriveError, TransportClosedError
+from redrive.letters import Message
+from redrive.transports.base import Capabilities, Outcomes, Publication, Source
+from redrive.transports.rabbitmq.delivery import NAME
+from redrive.transports.rabbitmq.envelope import seal_publication, unseal
+from redrive.transports.rabbitmq.lifeline import Lifeline, Tell
+from redrive.transports.rabbitmq.link import Link
+from redrive.transports.rabbitmq.message import to_message, to_properties
+from redrive.transports.rabbitmq.publisher import Outgoing, Publisher
+from redrive.transports.rabbitmq.receiver import RabbitReceiver
+from redrive.transports.rabbitmq.url import parse_url
+
+_LOG: Final = logging.getLogger("redrive.transports.rabbitmq")
+_CLOSED: Final = "the transport was closed"
+
+
+def _log(what: str, error: BaseException | None) -> None:
+    if error is None:
+        _LOG.info("%s", what)
+    else:
+        _LOG.warning("%s: %s", what, error)
+
+
+class RabbitTransport:
+    """RabbitMQ, or the embedded broker."""
+
+    name = NAME
+    capabilities = Capabilities(native_dead_letter=True)
+
+    def __init__(
+        self,
+        url: str,
+        clock: Clock,
+        *,
+        publish_timeout: timedelta = timedelta(seconds=30),
+        on_event: Tell = _log,
+    ) -> None:
+        self._url = parse_url(url)
+        self._clock = clock
+        self._publish_timeout = publish_timeout
+        self._tell = on_event
+        self._receiving: Lifeline | None = None
+        self._publishing: Lifeline | None = None
+        self._publisher: Publisher | None = None
+        self._receivers: list[RabbitReceiver] = []
+        self._provisioned: list[Source] = []
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"RabbitTransport({self._url.place!r})"
+
+    async def open(self) -> None:
+        """Connect; raises a `TransportError` that says what to do if that cannot be."""
+        self._check_open()
+        if self._receiving is not None:
+            return
+        receiving = Lifeline(self._url, "redrive: receives", self._clock, self._tell)
+        publishing = Lifeline(self._url, "redrive: publishes", self._clock, self._tell)
+        try:
+            await receiving.open()
+            await publishing.open()
+        except BaseException:
+            await receiving.close()
+            await publishing.close()
+            raise
+        receiving.on_link = self._provision_again
+        self._receiving, self._publishing = receiving, publishing
+        self._publisher = Publisher(publishing, self._publish_timeout)
+
+    async def close(self) -> None:
+        """Let go of everything; receivers are closed first."""
+        self._is_closed = True
+        await asyncio.gather(*(receiver.close() for receiver in self._receivers))
+        if self._publisher is not None:
+            self._publisher.close()
+        for lifeline in (self._receiving, self._publishing):
+            if lifeline is not None:
+                await lifeline.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    # --- receiving and publishing ------------------------------------------------------------------------------
+
+    async def receiver(self, source: Source) -> RabbitReceiver:
+        """The deliveries of a queue; raises `SourceMissingError` if it does not exist."""
+        lifeline, publisher = self._opened()
+        receiver = RabbitReceiver(source, lifeline, publisher, self._clock, self._tell)
+        await receiver.open()
+        self._receivers.append(receiver)
+        return receiver
+
+    async def publish(self, publications: Sequence[Publication]) -> Outcomes:
+        """Send, and return when the broker has made them durable."""
+        _, publisher = self._opened()
+        outcomes: list[RedriveError | None] = [None] * len(publications)
+        places: list[int] = []
+        outgoing: list[Outgoing] = []
+        for place, publication in enumerate(publications):
+            try:
+                outgoing.append(_outgoing(publication, publisher.user))
+            except FormatError as error:
+                outcomes[place] = PublishError(str(error))
+            else:
+                places.append(place)
+        for place, outcome in zip(places, await publisher.publish(outgoing), strict=True):
+            outcomes[place] = outcome
+        return outcomes
+
+    # --- looking -----------------------------------------------------------------------------------------------
+
+    async def depth(self, source: str) -> int:
+        """How many messages wait."""
+        async with (await self._link()).channel() as channel:
+            return (await channel.call(m.QueueDeclare(source, passive=True), m.QueueDeclareOk)).message_count
+
+    async def peek(self, source: str, count: int) -> Sequence[Message]:
+        """The first messages, which stay where they are; a classic queue will call them redelivered."""
+        messages: list[Message] = []
+        async with (await self._link()).channel() as channel:
+            for _ in range(count):
+                _, content = await channel.ask(m.BasicGet(source))
+                if content is None:
+                    break
+                messages.append(to_message(unseal(content.properties, source).properties, content.body))
+            if messages:
+                # RabbitMQ 4 does not count what is given back this way as a failed delivery.
+                channel.send(m.BasicNack(0, multiple=True, requeue=True))
+        return messages
+
+    # --- making ------------------------------------------------------------------------------------------------
+
+    async def provision(self, sources: Sequence[Source]) -> None:
+        """Make what is missing for these sources; what exists is left as it is."""
+        await self._make(await self._link(), sources)
+        known = {source.name for source in sources}
+        self._provisioned = [each for each in self._provisioned if each.name not in known] + list(sources)
+
+    async def _make(self, link: Link, sources: Sequence[Source]) -> None:
+        from redrive.transports.rabbitmq.provision import make_missing  # noqa: PLC0415  # only who provisions needs it
+        from redrive.transports.rabbitmq.topology import wanted  # noqa: PLC0415
+
+        await make_missing(link.channel, wanted(sources))
+
+    async def _provision_again(self, link: Link) -> None:
+        """A broker that came back empty gets what was made before."""
+        if self._provisioned:
+            await self._make(link, self._provisioned)
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise TransportClosedError(_CLOSED)
+
+    def _opened(self) -> tuple[Lifeline, Publisher]:
+        self._check_open()
+        if self._receiving is None or self._publisher is None:
+            raise TransportClosedError("the transport is not open yet; use it by async with")
+        return self._receiving, self._publisher
+
+    async def _link(self) -> Link:
+        return await self._opened()[0].link()
+
+
+def _outgoing(publication: Publication, user: str) -> Outgoing:
+    message, target = publication.message, publication.target
+    if message.body is None:
+        raise FormatError("AMQP cannot carry a message without a body; send an empty one")
+    exchange = target.exchange or ""
+    key = target.name if target.routing_key is None else target.routing_key
+    for name in (exchange, key):
+        if len(name.encode("utf-8", "surrogatepass")) > 255:
+            raise FormatError("an exchange or routing key has more than the 255 octets that AMQP allows")
+    return Outgoing(exchange, key, seal_publication(to_properties(message), user), message.body)
