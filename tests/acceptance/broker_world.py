@@ -157,13 +157,15 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 def command_line(folder: Path) -> Run:
     """Runs `redrive` in a folder."""
 
-    def run(*args: str, env: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+    def run(
+        *args: str, env: dict[str, str] | None = None, stdin: int = subprocess.DEVNULL
+    ) -> "subprocess.CompletedProcess[str]":
         clean = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE_")}
         place = {"PYTHONPATH": str(Path(package).resolve().parents[1])}
         return subprocess.run(
             [sys.executable, "-c", PROGRAM, *args],
             cwd=folder, env={**clean, **place, **(env or {})}, text=True, check=False, timeout=60,
-            stdin=subprocess.DEVNULL, capture_output=True,
+            stdin=stdin, capture_output=True,
         )  # fmt: skip
 
     return run

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -292,6 +293,23 @@ def test_without_somebody_to_ask_apply_wants_yes(world: World, redrive: Run) -> 
     assert done.returncode == 2
     assert done.stderr == "redrive: --apply asks first; add --yes where nobody can answer\n"
     assert world.furniture()["queues"] == []
+
+
+@pytest.mark.parametrize(("answer", "code", "queues"), [("y", 0, 13), ("n", 1, 0)])
+def test_somebody_is_asked_before_anything_is_made(
+    world: World, redrive: Run, answer: str, code: int, queues: int
+) -> None:
+    person, terminal = os.openpty()
+    try:
+        os.write(person, f"{answer}\n".encode())
+        done = redrive("provision", "--source", "orders", *place(world), "--apply", stdin=terminal)
+    finally:
+        os.close(person)
+        os.close(terminal)
+    assert done.returncode == code
+    assert f"Make these {ALL}? [y/N]: " in done.stderr
+    assert ("redrive: nothing was changed" in done.stderr) == (code == 1)
+    assert len(world.furniture()["queues"]) == queues
 
 
 def test_a_step_that_fails_stops_the_rest(world: World, redrive: Run) -> None:

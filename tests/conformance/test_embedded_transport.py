@@ -1,17 +1,18 @@
+import asyncio
 import os
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
-from redrive.testing.transport_suite import Relay
-from redrive.transports import Source, Transport
-from tests.conformance.test_rabbitmq_transport import AmqpSuite, Way
+from redrive.testing.transport_suite import Relay, RestartSuite, TransportSuite
+from redrive.testing.transport_suite.ground import Ground
+from tests.conformance.test_rabbitmq_transport import Amqp, Classic, Way
 from tests.services import EmbeddedServer, Run
 
 
-@pytest.mark.service("embedded")
-class TestEmbeddedTransport(AmqpSuite):
+class OnEmbedded(Ground):
+    """In a vhost of its own."""
+
     @pytest.fixture
     async def place(self, service_run: Run) -> AsyncIterator[Way]:
         with service_run.address(EmbeddedServer, os.environ).fresh() as vhost:
@@ -19,6 +20,24 @@ class TestEmbeddedTransport(AmqpSuite):
                 yield Way(vhost, relay)
 
 
-class TestEmbeddedTransportWithClassicQueues(TestEmbeddedTransport):
-    async def make_source(self, transport: Transport, **fields: Any) -> Source:
-        return await super().make_source(transport, queue_type="classic", **fields)
+@pytest.mark.service("embedded")
+class TestEmbeddedTransport(OnEmbedded, Amqp, TransportSuite):
+    pass
+
+
+@pytest.mark.service("embedded")
+class TestEmbeddedTransportWithClassicQueues(OnEmbedded, Classic, TransportSuite):
+    pass
+
+
+@pytest.mark.service("embedded")
+class TestEmbeddedTransportAfterACrash(Amqp, RestartSuite):
+    @pytest.fixture
+    async def place(self, service_run: Run) -> AsyncIterator[Way]:
+        with service_run.private(EmbeddedServer, os.environ) as self.server:
+            async with Relay(self.server.amqp_url) as relay:
+                yield Way(self.server.address, relay)
+
+    async def restart(self, place: Way) -> None:
+        await asyncio.to_thread(self.server.kill)
+        await asyncio.to_thread(self.server.start)

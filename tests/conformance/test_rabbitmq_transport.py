@@ -7,11 +7,11 @@ import pytest
 
 from redrive.clock import SystemClock
 from redrive.letters import Headers, Typed
-from redrive.testing.transport_suite import Relay, TransportSuite
+from redrive.testing.transport_suite import Relay, RestartSuite, TransportSuite
 from redrive.testing.transport_suite.ground import Ground
 from redrive.transports import Source, Transport
 from redrive.transports.rabbitmq import RabbitTransport
-from tests.services import RabbitMQ
+from tests.services import RabbitMQ, RabbitMQServer
 
 
 class Way(NamedTuple):
@@ -21,7 +21,7 @@ class Way(NamedTuple):
     relay: Relay
 
 
-class AmqpSuite(TransportSuite):
+class Amqp(Ground):
     """What RabbitMQ and the embedded broker have in common."""
 
     looking_counts = True  # what was fetched and put back is redelivered
@@ -59,13 +59,51 @@ class AmqpSuite(TransportSuite):
         await asyncio.to_thread(place.broker.api, "DELETE", path)
 
 
-class TestRabbitTransport(AmqpSuite):
+class Classic(Amqp):
+    """The same on classic queues, which count nothing by themselves."""
+
+    async def make_source(self, transport: Transport, **fields: Any) -> Source:
+        return await super().make_source(transport, queue_type="classic", **fields)
+
+
+class OnRabbitMQ(Ground):
+    """In a vhost of its own."""
+
     @pytest.fixture
     async def place(self, rabbitmq: RabbitMQ) -> AsyncIterator[Way]:
         async with Relay(rabbitmq.amqp_url) as relay:
             yield Way(rabbitmq, relay)
 
 
-class TestRabbitTransportWithClassicQueues(TestRabbitTransport):
-    async def make_source(self, transport: Transport, **fields: Any) -> Source:
-        return await super().make_source(transport, queue_type="classic", **fields)
+class TestRabbitTransport(OnRabbitMQ, Amqp, TransportSuite):
+    pass
+
+
+class TestRabbitTransportWithClassicQueues(OnRabbitMQ, Classic, TransportSuite):
+    pass
+
+
+class OnRabbitMQOfItsOwn(Ground):
+    """On a node that no other test uses."""
+
+    server: RabbitMQServer
+
+    @pytest.fixture
+    async def place(self, own_rabbitmq: RabbitMQServer) -> AsyncIterator[Way]:
+        self.server = own_rabbitmq
+        async with Relay(own_rabbitmq.amqp_url) as relay:
+            yield Way(own_rabbitmq.address, relay)
+
+
+@pytest.mark.slow
+class TestRabbitTransportAfterARestart(OnRabbitMQOfItsOwn, Amqp, RestartSuite):
+    async def restart(self, place: Way) -> None:
+        # In order: RabbitMQ 3.10 forgets a quorum queue that is killed within seconds of being made.
+        await asyncio.to_thread(self.server.restart)
+
+
+@pytest.mark.slow
+class TestRabbitTransportWithClassicQueuesAfterACrash(OnRabbitMQOfItsOwn, Classic, RestartSuite):
+    async def restart(self, place: Way) -> None:
+        await asyncio.to_thread(self.server.kill)
+        await asyncio.to_thread(self.server.start)

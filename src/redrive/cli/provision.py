@@ -2,14 +2,14 @@
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
 from redrive.cli.output import as_json
 from redrive.cli.sources import Place, place_of, place_options
-from redrive.errors import RedriveError, SettingsError, TransportError, on_one_line
+from redrive.errors import RedriveError, SettingsError, on_one_line
 from redrive.transports.rabbitmq.plan import Plan, as_table, plan, show
 from redrive.transports.rabbitmq.provision import Applied, apply, linked, look
 from redrive.transports.rabbitmq.topology import wanted
@@ -41,48 +41,37 @@ def command(
       redrive provision shop.consumers:app --apply --yes
     """
     place = place_of(ctx.obj, app, names, broker, management_url)
-    told = asyncio.run(_provision(place, for_programs=for_programs, applied=applied, yes=yes))
+    steps = asyncio.run(_look(place))
+    if not for_programs:
+        _tell(place, steps, applied=applied)
+    done: list[Applied] = []
+    if applied and steps.to_make:
+        _ask_first(len(steps.to_make), yes=yes)  # not while connected: people take longer than heartbeats
+        done = asyncio.run(_apply(place, steps, _say_nothing if for_programs else _tell_step))
     if for_programs:
-        click.echo(as_json(told, indent=2))
-    failed = [step for step in told["steps"] if step["result"] == "failed"]
-    if failed:
-        raise TransportError(f"{failed[0]['kind']} {failed[0]['name']} cannot be made: {failed[0]['error']}")
-    if applied and told["differs"]:
-        raise RedriveError(
-            f"{told['differs']} of what is there is otherwise than wanted, and was left as it is"
-        )
+        click.echo(as_json(_as_table(place, steps, done), indent=2))
+    elif applied:
+        _tell_end(steps, done)
+    for step in done:
+        if step.error is not None:
+            raise type(step.error)(f"{step.item.kind} {step.item.name} cannot be made: {step.error}")
+    if applied and (left := steps.of("differs")):
+        raise RedriveError(f"{len(left)} of what is there is otherwise than wanted, and was left as it is")
 
 
-async def _provision(place: Place, *, for_programs: bool, applied: bool, yes: bool) -> dict[str, Any]:
+async def _look(place: Place) -> Plan:
     topology = wanted(place.sources)
     async with linked(place.broker) as link:
-        found = await look(link, topology, place.management, guessed=place.guessed)
-        steps = plan(found, topology)
-        if not for_programs:
-            _tell(place, steps, applied=applied)
-        done: list[Applied] = []
-        if applied and steps.of("missing", "unseen"):
-            if steps.of("missing"):
-                _ask_first(len(steps.of("missing")), yes=yes)
-            async for step in apply(link.channel, steps):
-                done.append(step)
-                if not for_programs:
-                    _tell_step(step)
-        if applied and not for_programs:
-            _tell_end(steps, done)
-        return {
-            "broker": place.broker.place,
-            **as_table(steps),
-            "steps": [
-                {
-                    "kind": step.item.kind,
-                    "name": step.item.name,
-                    "result": step.result,
-                    "error": None if step.error is None else str(step.error),
-                }
-                for step in done
-            ],
-        }
+        return plan(await look(link, topology, place.management, guessed=place.guessed), topology)
+
+
+async def _apply(place: Place, steps: Plan, tell: Callable[[Applied], None]) -> list[Applied]:
+    done: list[Applied] = []
+    async with linked(place.broker) as link:
+        async for step in apply(link.channel, steps):
+            done.append(step)
+            tell(step)
+    return done
 
 
 def _ask_first(count: int, *, yes: bool) -> None:
@@ -90,7 +79,24 @@ def _ask_first(count: int, *, yes: bool) -> None:
         return
     if sys.stdin is None or not sys.stdin.isatty():
         raise SettingsError("--apply asks first; add --yes where nobody can answer")
-    click.confirm(f"Make {'this' if count == 1 else f'these {count}'}?", abort=True, err=True)
+    if not click.confirm(f"Make {'this' if count == 1 else f'these {count}'}?", err=True):
+        raise RedriveError("nothing was changed")
+
+
+def _as_table(place: Place, steps: Plan, done: Sequence[Applied]) -> dict[str, Any]:
+    return {
+        "broker": place.broker.place,
+        **as_table(steps),
+        "steps": [
+            {
+                "kind": step.item.kind,
+                "name": step.item.name,
+                "result": step.result,
+                "error": None if step.error is None else str(step.error),
+            }
+            for step in done
+        ],
+    }
 
 
 def _tell(place: Place, steps: Plan, *, applied: bool) -> None:
@@ -103,7 +109,7 @@ def _tell(place: Place, steps: Plan, *, applied: bool) -> None:
     )
     if steps.unseen:
         click.echo(f"could not see: {on_one_line('; '.join(steps.unseen))}")
-    if steps.of("missing") and not applied:
+    if steps.to_make and not applied:
         click.echo("nothing was changed; add --apply to make what is missing")
 
 
@@ -115,11 +121,15 @@ def _tell_step(step: Applied) -> None:
     click.echo(on_one_line(f"{step.result:<7}{step.item.kind} {step.item.name}"))
 
 
+def _say_nothing(_: Applied) -> None:
+    """Programs are told at the end."""
+
+
 def _tell_end(steps: Plan, done: Sequence[Applied]) -> None:
     failed = [step for step in done if step.result == "failed"]
     made = sum(step.result == "made" for step in done)
     if failed:
-        click.echo(f"stopped after {made} of {len(steps.of('missing'))}; what was made stays")
+        click.echo(f"stopped after {made} of {len(steps.to_make)}; what was made stays")
     elif made:
         click.echo(f"made {made}")
     else:

@@ -73,9 +73,16 @@ def place_of(
     return Place(
         sources=_chosen(meant, names, strict=app is not None),
         broker=parsed,
-        management=parse_management_url(at) if at else guess_management_url(parsed),
+        management=_management(at, parsed) if at else guess_management_url(parsed),
         guessed=not at,
     )
+
+
+def _management(url: str, broker: BrokerUrl) -> ManagementUrl:
+    """Where it was said to be. Who vouches for the broker's certificate, vouches for this one too."""
+    at = parse_management_url(url)
+    both = at.tls is not None and broker.tls is not None
+    return msgspec.structs.replace(at, tls=broker.tls) if both else at
 
 
 def _chosen(app: App, names: Sequence[str], *, strict: bool) -> tuple[Source, ...]:

@@ -47,12 +47,19 @@ Run: TypeAlias = Callable[[Handler, Callable[[], Any]], Awaitable[None]]
 class Job:
     """A delivery on its way, and what was tried so far."""
 
-    __slots__ = ("attempt", "delivery", "first_failed_at")
+    __slots__ = ("attempt", "delivery", "first_failed_at", "forgiven")
 
     def __init__(self, delivery: Delivery) -> None:
         self.delivery = delivery
         self.attempt = 1
+        self.forgiven = 0  # earlier deliveries that are known to have done no harm
         self.first_failed_at: datetime | None = None
+
+    @property
+    def count(self) -> int | None:
+        """How often it was delivered, as far as that speaks against it."""
+        count = self.delivery.delivery_count
+        return count if count is None or not self.forgiven else max(1, count - self.forgiven)
 
 
 class TryAgain(msgspec.Struct, frozen=True):
@@ -94,7 +101,7 @@ class Pipe:
     async def attempt(self, job: Job, run: Run) -> Done | TryAgain:
         """One attempt at one delivery."""
         handler, delivery = self._handler, job.delivery
-        count = delivery.delivery_count
+        count = job.count
         poison = decide(_NOT_RUN, count, self._options.max_deliveries)
         if isinstance(poison, DeadLetterIt):
             return self._give_up(poison)
@@ -115,7 +122,7 @@ class Pipe:
     def letter(self, job: Job, decision: DeadLetterIt, failure: Failure) -> DeadLetter:
         """The dead letter of a delivery that is given up."""
         delivery = job.delivery
-        earlier = (delivery.delivery_count or 1) - 1
+        earlier = (job.count or 1) - 1
         tried = 0 if decision.reason == Reason.POISON_MESSAGE else job.attempt
         return DeadLetter.bury(
             delivery.message,

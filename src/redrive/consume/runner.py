@@ -11,16 +11,16 @@ end within `stop_timeout` and everything else goes back to the source.
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from redrive.clock import Clock
 from redrive.consume.breaker import FloodBreaker
 from redrive.consume.callbacks import Callback, Callbacks
 from redrive.consume.context import correlation_id_for
-from redrive.consume.observer import Observer
+from redrive.consume.innocent import Innocent
+from redrive.consume.observer import Listeners, Observer
 from redrive.consume.options import ConsumeOptions
 from redrive.consume.pipe import Done, Job, Pipe, TryAgain
 from redrive.consume.settling import Settling
@@ -51,8 +51,8 @@ class Runner:
         self._receiver = receiver
         self._pipe = pipe
         self._options = options
-        self._observers = tuple(observers)
-        self._tracers = [observer for observer in observers if observer.traces]
+        self._listeners = Listeners(observers)
+        self._tell = self._listeners.tell
         self._clock = clock
         self._redactor = redactor
         self._loop = asyncio.get_running_loop()
@@ -68,6 +68,7 @@ class Runner:
         self._releases = Settling[Release](receiver.release, self._released, self._gone, clock)
         self._deaths = Settling[Death](receiver.dead_letter, self._buried, self._gone, clock)
         self._callbacks = Callbacks(callbacks, self._callback_failed)
+        self._innocent = Innocent()
         self._paused = False
         self._calm = asyncio.Event()
         self._stopping = False
@@ -131,9 +132,12 @@ class Runner:
                 batch = await self._receiver.receive()
             except TransportClosedError:
                 return
-            for observer in self._observers:
-                observer.received(self.source, len(batch))
-            self._line.extend(map(Job, batch))
+            self._tell("received", self.source, len(batch))
+            jobs = list(map(Job, batch))
+            if self._innocent:
+                for job in jobs:
+                    job.forgiven = self._innocent.count(job.delivery)
+            self._line.extend(jobs)
             self._more.set()
 
     # --- working -----------------------------------------------------------------------------------------------
@@ -152,8 +156,10 @@ class Runner:
                 await self._clock.sleep(max(self._deaths.pace, self._releases.pace))
             if self._breaker is not None and self._breaker.is_open:
                 await self._let_through(self._breaker)
-            while line and not line[0].delivery.alive:
-                line.popleft()  # its connection is gone: it will come again
+            while line and not line[0].delivery.alive:  # its connection is gone: it will come again
+                job = line.popleft()
+                if job.attempt == 1:
+                    self._innocent.add(job.delivery)
             if not line:
                 if self._breaker is not None:
                     self._breaker.no_probe()
@@ -170,8 +176,7 @@ class Runner:
             if not self._paused:
                 self._paused = True
                 self._calm.clear()
-                for observer in self._observers:
-                    observer.paused(self.source, "most of what it delivers fails")
+                self._tell("paused", self.source, "most of what it delivers fails")
             sleeping = asyncio.ensure_future(self._clock.sleep(wait))
             calm = asyncio.ensure_future(self._calm.wait())
             try:
@@ -184,10 +189,9 @@ class Runner:
         """One attempt, and what follows from it."""
         self._running += 1
         try:
-            if self._tracers and (spans := self._spans(job)):
-                step = await _within(spans, self._pipe.attempt(job, slot.run))
-            else:
-                step = await self._pipe.attempt(job, slot.run)
+            step = await (
+                self._traced(job, slot) if self._listeners.tracers else self._pipe.attempt(job, slot.run)
+            )
             if self._breaker is not None:
                 self._note(self._breaker, step)
             if isinstance(step, TryAgain):
@@ -210,13 +214,15 @@ class Runner:
         if self._paused and not breaker.is_open:
             self._paused = False
             self._calm.set()
-            for observer in self._observers:
-                observer.resumed(self.source)
+            self._tell("resumed", self.source)
 
-    def _spans(self, job: Job) -> list[AbstractContextManager[object]]:
+    async def _traced(self, job: Job, slot: Slot) -> Done | TryAgain:
         ids = correlation_id_for(job.delivery)
-        opened = (tracer.processing(self.source, job.delivery, job.attempt, ids) for tracer in self._tracers)
-        return [span for span in opened if span is not None]
+        with self._listeners.spans(self.source, job.delivery, job.attempt, ids) as spans:
+            step = await self._pipe.attempt(job, slot.run)
+            if step.failure is not None:
+                spans.failed(step.failure)
+            return step
 
     # --- what follows ------------------------------------------------------------------------------------------
 
@@ -227,8 +233,7 @@ class Runner:
                 self._loop.call_soon(self._accept)
             self._accepted.append(job.delivery)
         elif isinstance(decision, GiveBack):
-            for observer in self._observers:
-                observer.given_back(self.source, job.delivery, decision.after, done.failure)
+            self._tell("given_back", self.source, job.delivery, decision.after, done.failure)
             self._releases.add(Release(job.delivery, decision.after))
         elif done.failure is not None:
             self._deaths.add(Death(job.delivery, self._pipe.letter(job, decision, done.failure)))
@@ -238,15 +243,16 @@ class Runner:
         done, self._accepted = self._accepted, []
         if not done:
             return
+        for delivery in done:
+            if not delivery.alive:
+                self._innocent.add(delivery)
         late = self._receiver.accept(done)
-        for observer in self._observers:
-            observer.completed(self.source, len(done))
-            if late:
-                observer.too_late(self.source, late)
+        self._tell("completed", self.source, len(done))
+        if late:
+            self._tell("too_late", self.source, late)
 
     def _try_again(self, job: Job, step: TryAgain) -> None:
-        for observer in self._observers:
-            observer.retrying(self.source, job.delivery, job.attempt, step.failure, step.wait)
+        self._tell("retrying", self.source, job.delivery, job.attempt, step.failure, step.wait)
         task = asyncio.create_task(self._wait(job, step.wait))
         self._waiting[task] = job
         task.add_done_callback(self._has_waited)
@@ -263,13 +269,16 @@ class Runner:
         self._fit_window()
 
     def _fit_window(self) -> None:
-        """Those who wait between two attempts take no place from others: the window grows with them."""
-        if self._stopping:
-            return
+        """Those who wait between two attempts take no place from others: the window grows with them.
+
+        Not so a window of one: who asks for that wants the messages one after the other.
+        """
         usual = self._receiver.source.window
-        waiting = min(len(self._waiting), self._options.most_waiting)
+        if self._stopping or usual == 1:
+            return
+        over = min(len(self._waiting), self._options.most_waiting) - usual // 2
         # In steps of the usual window, and one step late on the way down: a change costs a subscription.
-        wanted = usual * (1 + -(-waiting // usual))
+        wanted = usual * (1 + max(0, -(-over // usual)))
         if wanted > self._window or wanted < self._window - usual:
             self._window = wanted
             self._receiver.resize(wanted)
@@ -292,16 +301,14 @@ class Runner:
             error=None if error is None else self._redactor.clean(str(error)),
             lost=lost,
         )
-        for observer in self._observers:
-            observer.dead_lettered(event)
+        self._tell("dead_lettered", event)
         self._callbacks.tell(event)
         if lost:
             self._receiver.accept([death.delivery])
         return error is not None and not lost
 
     def _gone(self, count: int) -> None:
-        for observer in self._observers:
-            observer.too_late(self.source, count)
+        self._tell("too_late", self.source, count)
 
     def _thread_is_stuck(self, count: int) -> None:
         problem = RuntimeError(
@@ -313,8 +320,7 @@ class Runner:
         self._tell_failed(what, error)
 
     def _tell_failed(self, what: str, error: Exception) -> None:
-        for observer in self._observers:
-            observer.failed(self.source, what, error)
+        self._tell("failed", self.source, what, error)
 
 
 def _is_failure(done: Done) -> bool:
@@ -322,16 +328,6 @@ def _is_failure(done: Done) -> bool:
     if isinstance(done.decision, DeadLetterIt):
         return done.failure is None or done.failure.rule != "asked by the handler"
     return done.failure is not None
-
-
-async def _within(
-    spans: list[AbstractContextManager[object]], work: Coroutine[Any, Any, Done | TryAgain]
-) -> Done | TryAgain:
-    """The work, with each of these held open around it."""
-    with ExitStack() as stack:
-        for span in spans:
-            stack.enter_context(span)
-        return await work
 
 
 async def _ended(*tasks: "asyncio.Task[None]") -> None:

@@ -66,6 +66,8 @@ def own_correlation_id(message: Message) -> str | None:
     """The correlation id that the message carries, in its property or in its headers (A9)."""
     if message.correlation_id:
         return message.correlation_id
+    if not message.headers:
+        return None
     return next((text for name in CORRELATION_HEADERS if (text := message.headers.text(name))), None)
 
 

@@ -18,6 +18,7 @@ LONGEST: Final = 2_000  # characters of one text
 LONGEST_STACK: Final = 20_000
 # What is longer is cut before it is searched; a secret at that cut is far behind the part that is told.
 _SEARCHED: Final = 50_000
+_LONGEST_SEARCHED_STACK: Final = 100_000  # a longer one is not told; the error's own line still is
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
@@ -52,7 +53,10 @@ class Clean:
             text = stack_of(error)
         except Exception:  # noqa: BLE001  likewise
             return ""
-        cleaned = storable(self._redactor.clean(text[-_SEARCHED:]))
+        if len(text) > _LONGEST_SEARCHED_STACK:
+            return ""
+        # Searched as a whole: what begins before a cut, a private key for example, is not known by its end.
+        cleaned = storable(self._redactor.clean(text))
         return cleaned if len(cleaned) <= LONGEST_STACK else "…" + cleaned[-LONGEST_STACK:]
 
 

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Final, NamedTuple
 
 from redrive.clock import Clock, SystemClock
+from redrive.errors import on_one_line
 from redrive.letters import Failure
 from redrive.letters.event import DeadLetterEvent
 from redrive.letters.redact import Redactor
@@ -163,6 +164,12 @@ class Logs(Silent):
 
     def _log(self, level: int, text: str, fields: dict[str, object], *words: object) -> None:
         """A listener never stops a message: not for a filter that raises, not for a field that is taken."""
+        # Names of queues are not redacted, but a line break in one would begin a line of somebody else's.
+        words = tuple(on_one_line(word) if isinstance(word, str) else word for word in words)
+        fields = {
+            name: on_one_line(value) if isinstance(value, str) and name != "error_stack" else value
+            for name, value in fields.items()
+        }
         with suppress(Exception):
             try:
                 self._logger.log(level, text, *words, extra=fields)

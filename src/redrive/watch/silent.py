@@ -4,12 +4,25 @@ Nothing, and as fast as that can be done. A listener derives from `Silent` and o
 new thing to hear of does not break it.
 """
 
-from contextlib import AbstractContextManager
 from datetime import timedelta
+from types import TracebackType
+from typing import Protocol
 
 from redrive.letters import Failure
 from redrive.letters.event import DeadLetterEvent
 from redrive.transports.base import Delivery
+
+
+class Held(Protocol):
+    """What is held open around one attempt."""
+
+    def __enter__(self) -> object: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> bool | None: ...
+
+    def failed(self, failure: Failure) -> None:
+        """The attempt has failed; told before it ends."""
 
 
 class Silent:
@@ -29,7 +42,7 @@ class Silent:
         delivery: Delivery,  # noqa: ARG002  likewise
         attempt: int,  # noqa: ARG002  likewise
         correlation_id: str,  # noqa: ARG002  likewise
-    ) -> AbstractContextManager[object] | None:
+    ) -> Held | None:
         """A handler is about to see a delivery; nothing is held open around it."""
         return None
 

@@ -98,7 +98,10 @@ class Tracing(Silent):
     # --- the spans -------------------------------------------------------------------------------------
 
     def _turn(self, tracer: trace.Tracer, source: str, count: int) -> None:
-        attributes: dict[str, str | int] = {"queue.name": source, "messaging.batch.message_count": count}
+        attributes: dict[str, str | int] = {
+            "queue.name": storable(source),
+            "messaging.batch.message_count": count,
+        }
         span = tracer.start_span(PROCESS_MESSAGES, ROOT, trace.SpanKind.CONSUMER, attributes)
         span.end()
         self._turns[source] = trace.Link(span.get_span_context())
@@ -112,7 +115,7 @@ class Tracing(Silent):
             PROCESS_SINGLE,
             extract(message.headers, self._redactor),
             trace.SpanKind.CONSUMER,
-            {"queue.name": source},
+            {"queue.name": storable(source)},
             None if turn is None else (turn,),
         )
         if span.is_recording():
@@ -143,7 +146,7 @@ class Tracing(Silent):
             DEAD_LETTER,
             ROOT if last is None else trace.set_span_in_context(trace.NonRecordingSpan(last), ROOT),
             trace.SpanKind.PRODUCER,
-            {"queue.name": event.source},
+            {"queue.name": storable(event.source)},
             start_time=_nanoseconds(min(event.failure.at, event.at)),
         )
         if span.is_recording():
@@ -154,7 +157,7 @@ class Tracing(Silent):
                     "delivery.count": event.delivery_count or 1,
                     "dlq.reason": clean.line(event.reason),
                     "dlq.error_description": clean.line(event.description or event.failure.text),
-                    "dlq.name": event.dead_letter_queue,
+                    "dlq.name": storable(event.dead_letter_queue),
                     "error.type": clean.line(event.failure.error_type),
                     "redrive.letter_id": event.letter_id,
                     "redrive.lost": event.lost,
@@ -196,7 +199,7 @@ class Attempt:
         """What came of it, said before it ends: whoever ran the handler has caught its error."""
         with _unharmed(PROCESS_SINGLE, self._source):
             if self._span.is_recording():
-                stack = (failure.stack or "")[-LONGEST_STACK:]  # redacted when the failure was made
+                stack = storable((failure.stack or "")[-LONGEST_STACK:])  # redacted when the failure was made
                 self._record(self._clean.line(failure.error_type), self._clean.line(failure.text), stack)
 
     def __exit__(

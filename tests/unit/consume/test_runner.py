@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -433,11 +434,36 @@ async def test_a_lost_connection_gives_duplicates_that_are_counted_and_no_loss()
         go_on.set()
         await world.heard.until("too_late", 2)
         async with asyncio.timeout(5):
-            while await world.outside.depth("orders") or len(seen) < 10:
+            while await world.outside.depth("orders") or len(seen) < 10:  # noqa: ASYNC110  what it waits for has no event
                 await asyncio.sleep(0.001)
     assert set(seen) == {str(number).encode() for number in range(8)}
     assert len(seen) == 10
     assert world.heard.counts["too_late"] == 2
+
+
+async def test_connections_that_are_cut_make_no_poison_of_harmless_messages() -> None:
+    """The broker counts each delivery that a cut took back; the process knows that they did no harm."""
+    world, seen, hold = World(), Counter[bytes](), asyncio.Event()
+
+    async def handle(body: bytes) -> None:
+        await hold.wait()
+        seen[body] += 1
+
+    bodies = [str(number).encode() for number in range(10)]
+    async with world.consuming(handle, ConsumeOptions(concurrency=2, flood=None)):
+        await world.send(*bodies)
+        for cuts in range(1, 7):
+            await world.heard.until("received", 10 * cuts)
+            await asyncio.sleep(0)
+            hold.set()
+            world.broker.cut()
+            hold.clear()
+            await asyncio.sleep(0.005)
+        hold.set()
+        async with asyncio.timeout(5):
+            while len(seen) < 10 or await world.outside.depth("orders"):  # noqa: ASYNC110  what it waits for has no event
+                await asyncio.sleep(0.001)
+        assert await world.dead() == []
 
 
 async def test_a_flood_of_failures_pauses_the_source_and_a_probe_ends_it() -> None:
@@ -552,6 +578,63 @@ async def test_a_handler_may_give_its_message_back_for_later() -> None:
         clock.advance(timedelta(minutes=1))
         await world.heard.until("completed", 1)
     assert counts == [1, 2]
+
+
+async def test_a_window_of_one_keeps_the_order_also_when_one_has_to_wait() -> None:
+    world, seen = World(window=1), list[bytes]()
+
+    async def handle(body: bytes) -> None:
+        seen.append(body)
+        if body == b"1" and seen.count(b"1") == 1:
+            raise ConnectionResetError
+
+    async with world.consuming(handle):
+        await world.send(b"1", b"2", b"3")
+        await world.heard.until("completed", 3)
+    assert seen == [b"1", b"1", b"2", b"3"]
+
+
+async def test_an_observer_that_raises_hurts_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+
+    def broken(*args: object) -> None:
+        raise RuntimeError("no disk for my notes")
+
+    world.heard.received = broken  # type: ignore[assignment,method-assign]
+
+    async def handle(body: bytes) -> None: ...
+
+    async with world.consuming(handle):
+        await world.send(b"x")
+        await world.heard.until("completed", 1)
+    assert "observer Heard failed in received" in caplog.text
+
+
+async def test_a_tracer_holds_a_span_open_around_each_attempt_and_hears_of_its_failure() -> None:
+    world, told = World(), list[object]()
+
+    class Span:
+        def __enter__(self) -> object:
+            told.append("begin")
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            told.append("end")
+
+        def failed(self, failure: Failure) -> None:
+            told.append(failure.error_type)
+
+    world.heard.traces = True
+    world.heard.processing = lambda *args: Span()  # type: ignore[assignment,method-assign]
+
+    async def handle(body: bytes) -> None:
+        if "end" not in told:
+            raise ConnectionResetError
+
+    async with world.consuming(handle):
+        await world.send(b"x")
+        await world.heard.until("completed", 1)
+    assert told == ["begin", "ConnectionResetError", "end", "begin", "end"]
 
 
 async def test_two_handlers_of_one_source_are_refused() -> None:

@@ -15,9 +15,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from redrive.consume.observer import Observer
 from redrive.letters import Headers
+from redrive.letters.letter import storable
 from redrive.letters.redact import Redactor
 from redrive.rules import Classifier, failure_of
-from redrive.testing.factories import LONG_AGO, a_letter, a_message
+from redrive.testing.factories import LONG_AGO, a_failure, a_letter, a_message
 from redrive.watch.logs import JsonFormatter, Logs, TextFormatter
 from redrive.watch.metrics import Metrics
 from redrive.watch.silent import Silent
@@ -184,6 +185,9 @@ def test_an_error_without_a_text_and_odd_ids_hurt_nobody(overheard: Overheard) -
         if held is not None:
             with pytest.raises(UntellableError), held:
                 raise UntellableError
+        if isinstance(held := listener.processing(odd, delivery, 2, odd), Attempt):
+            with held:
+                held.failed(a_failure(odd, stack=odd, error_type=odd))
         listener.dead_lettered(an_event(letter, error=odd))
         listener.dead_lettered(an_event(letter))
         listener.failed(odd, odd, UntellableError())
@@ -191,4 +195,13 @@ def test_an_error_without_a_text_and_odd_ids_hurt_nobody(overheard: Overheard) -
     assert "(the error has no text)" in told["spans"]
     assert "(the error has no text)" in told["json"]
     assert "messages_received_total" in told["metrics"]
+    spans = overheard.exporter.get_finished_spans()
+    attributes = [
+        given for span in spans for given in (span.attributes, *(each.attributes for each in span.events))
+    ]
+    texts = [value for given in attributes for value in (given or {}).values() if isinstance(value, str)]
+    assert len(texts) > 20
+    assert [text for text in texts if storable(text) != text] == [], "an exporter could not encode it"
+    assert "\nd" not in told["text"], "nobody begins a line of another's"
+    assert "\ud800" not in told["text"], "a stream could not write it"
     assert len(told["json"].splitlines()) == told["json"].count('{"time"'), "one line each, whatever is in it"

@@ -45,9 +45,7 @@ def test_every_span_and_attribute_has_its_row() -> None:
 
 def test_every_line_has_its_row_with_its_level() -> None:
     lines = [value for value in vars(logs).values() if isinstance(value, logs._Line)]
-    real = {
-        (logging.getLevelName(line.level).lower(), f"`{line.text.replace('%s', '…')}`") for line in lines
-    }
+    real = {(logging.getLevelName(line.level).lower(), f"`{line.text.replace('%s', '…')}`") for line in lines}
     assert len(real) == 13
     assert {(row[0], row[1]) for row in ROWS if row[0] in {"info", "warning", "error"}} == real
 

@@ -10,6 +10,7 @@ Make a file of tests for a transport by subclassing::
 
         async def cut(self, place: Any) -> None: ...  # and the other hooks of `Ground`
 
+`RestartSuite` holds the same for a broker whose process ends; give it a broker of its own.
 The numbers in the names are those of the contract. What the transport's `Capabilities` do not name is skipped. `Relay`
 stands between a transport and its broker and loses connections on demand. Tests are coroutines: use pytest-asyncio
 in auto mode.
@@ -22,8 +23,9 @@ from redrive.testing.transport_suite.publishing import Publishing
 from redrive.testing.transport_suite.receiving import Receiving
 from redrive.testing.transport_suite.relay import Relay
 from redrive.testing.transport_suite.releasing import Releasing
+from redrive.testing.transport_suite.restarting import RestartSuite
 
-__all__ = ["Relay", "TransportSuite"]
+__all__ = ["Relay", "RestartSuite", "TransportSuite"]
 
 
 class TransportSuite(Receiving, Releasing, DeadLetters, Publishing, Looking, Failing):

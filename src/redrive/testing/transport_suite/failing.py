@@ -32,7 +32,7 @@ class Failing(Ground):
             receiving = asyncio.ensure_future(receiver.receive())
             await asyncio.sleep(0)
             await self.cut(place)
-            await self._send_in_the_end(transport, source, b"%d" % number)
+            await self.send_in_the_end(transport, source, b"%d" % number)
             found = list(await asyncio.wait_for(receiving, PATIENCE))
             async with asyncio.timeout(PATIENCE):
                 while b"%d" % number not in bodies(
@@ -54,7 +54,7 @@ class Failing(Ground):
         again = await self.take(receiver, 3)
         assert sorted(bodies(again), key=str) == numbered(3)
         assert receiver.accept(again) == 0
-        await self._send_in_the_end(transport, source, b"new")
+        await self.send_in_the_end(transport, source, b"new")
         assert bodies(await self.take(receiver, 1)) == [b"new"]
 
     async def test_t19_what_is_published_while_the_broker_is_away_is_not_called_durable(
@@ -68,7 +68,7 @@ class Failing(Ground):
         await self.come_back(place)
         await asyncio.wait([publishing], timeout=PATIENCE)
         outcomes = _outcomes(publishing, 3)
-        await self._send_in_the_end(transport, source, b"new")
+        await self.send_in_the_end(transport, source, b"new")
         assert await transport.depth(source.name) >= 1 + sum(outcome is None for outcome in outcomes)
 
     async def test_t19_nothing_that_was_confirmed_is_lost_when_connections_break(
@@ -93,7 +93,7 @@ class Failing(Ground):
             await asyncio.sleep(0.02)
             await self.cut(place)
         await asyncio.wait_for(publishing, PATIENCE)
-        await self._send_in_the_end(transport, source, b"last")
+        await self.send_in_the_end(transport, source, b"last")
         receiver = await transport.receiver(source)
         found: set[bytes | None] = set()
         async with asyncio.timeout(PATIENCE):
@@ -194,17 +194,6 @@ class Failing(Ground):
             source = await self.make_source(transport)
         with pytest.raises(TransportClosedError):
             await transport.depth(source.name)
-
-    async def _send_in_the_end(self, transport: Transport, source: Source, body: bytes) -> None:
-        """Publish until it is durable: the connection may just be coming back."""
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                try:
-                    if all_done(await transport.publish(to(source, [Message(body=body)])), 1):
-                        return
-                except TransportError:
-                    pass
-                await asyncio.sleep(0.05)
 
 
 def _outcomes(publishing: "asyncio.Future[Outcomes]", count: int) -> Outcomes:

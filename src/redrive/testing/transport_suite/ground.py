@@ -1,6 +1,7 @@
 """What every part of the suite stands on: a transport, a source on it, and the ways to trouble both."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from redrive.errors import TransportError
 from redrive.letters import DeadLetter, Headers, HeaderValue, Message, Typed
 from redrive.letters.headers import EMPTY
 from redrive.testing.factories import a_failure
@@ -129,6 +131,15 @@ class Ground:
         """These messages, all of them durable."""
         outcomes = await asyncio.wait_for(transport.publish(to(source, messages)), PATIENCE)
         assert list(outcomes) == [None] * len(messages)
+
+    async def send_in_the_end(self, transport: Transport, source: Source, body: bytes) -> None:
+        """Publish until it is durable: the connection may just be coming back."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                with contextlib.suppress(TransportError):
+                    if all_done(await transport.publish(to(source, [Message(body=body)])), 1):
+                        return
+                await asyncio.sleep(0.05)
 
     async def take(self, receiver: Receiver, count: int) -> list[Delivery]:
         """So many deliveries, as they come; more is a failure."""

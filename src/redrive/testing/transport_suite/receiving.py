@@ -231,7 +231,8 @@ class Receiving(Ground):
     ) -> None:
         await self.fill(transport, source, [b"kills its worker"])
         receiver = await transport.receiver(source)
-        highest, keys = 0, set()
+        highest = 0
+        keys: set[str] = set()
         for _ in range(6):
             batch = await asyncio.wait_for(receiver.receive(), PATIENCE)
             highest = max(highest, *(delivery.delivery_count or 0 for delivery in batch))

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
+from redrive.amqp.errors import FrameSyntaxError
 from redrive.amqp.table import encode_table
 from redrive.errors import FormatError
 from redrive.formats import own
@@ -16,7 +17,7 @@ from redrive.letters import DeadLetter
 from redrive.letters.letter import EPOCH
 from redrive.transports.base import Source
 from redrive.transports.rabbitmq.delivery import RabbitDelivery
-from redrive.transports.rabbitmq.envelope import DELIVERIES, NOT_BEFORE, seal
+from redrive.transports.rabbitmq.envelope import DELIVERIES, NOT_BEFORE, Unsealed, seal
 from redrive.transports.rabbitmq.message import to_properties, to_wire
 from redrive.transports.rabbitmq.names import STEPS, delay_queue
 from redrive.transports.rabbitmq.publisher import Outgoing
@@ -46,17 +47,20 @@ def copy_of(
 ) -> Outgoing:
     """The copy by which a message comes again, as delivery number `deliveries`, not before a time."""
     source = delivery.subscription.source.name
-    marks: dict[str, object] = {DELIVERIES: deliveries}
-    target, wait = source, timedelta(0)
-    if not_before is not None:
-        wait = not_before * MILLISECOND - (now - EPOCH)
+    wait = timedelta(0) if not_before is None else not_before * MILLISECOND - (now - EPOCH)
     if wait > timedelta(0):
-        marks[NOT_BEFORE] = not_before
-        target = delay_queue(source, step_for(wait))
-    properties = seal(
-        delivery.unsealed.properties, user, marks=marks, route=delivery.route, waits=target != source
-    )
-    return Outgoing("", target, properties, delivery.body)
+        marks = {DELIVERIES: deliveries, NOT_BEFORE: not_before}
+        properties = seal(delivery.unsealed.properties, user, marks=marks, route=delivery.route, waits=True)
+        return Outgoing("", delay_queue(source, step_for(wait)), properties, delivery.body)
+    return again(source, delivery.unsealed, delivery.route, delivery.body, user, deliveries)
+
+
+def again(
+    source: str, unsealed: Unsealed, route: tuple[str, str], body: bytes, user: str, deliveries: int
+) -> Outgoing:
+    """The copy by which a message comes again at once."""
+    properties = seal(unsealed.properties, user, marks={DELIVERIES: deliveries}, route=route)
+    return Outgoing("", source, properties, body)
 
 
 def dead_letter_of(
@@ -68,18 +72,27 @@ def dead_letter_of(
     except FormatError:
         properties = delivery.unsealed.properties  # AMQP has carried those before
     told = {name: to_wire(name, value) for name, value in own.write(letter, delivery.delivery_count)}
-    sealed = seal(properties, user, marks=told)
-    if len(sealed) > room:
-        sealed = seal(properties, user, marks=_shortened(told, room - len(seal(properties, user))))
-    if len(sealed) > room:
-        sealed = seal(properties, user)
     key = (
         letter.origin.routing_key
         if source.dead_letter_routing_key is None
         else source.dead_letter_routing_key
     )
-    body = delivery.body if letter.message.body is None else letter.message.body
-    return Outgoing(source.dlx, key if key is not None else delivery.route[1], sealed, body)
+    return Outgoing(
+        source.dlx,
+        delivery.route[1] if key is None else key,
+        _sealed_to_fit(properties, user, told, room),
+        delivery.body if letter.message.body is None else letter.message.body,
+    )
+
+
+def _sealed_to_fit(properties: bytes, user: str, told: Mapping[str, object], room: int) -> bytes:
+    try:
+        sealed = seal(properties, user, marks=told)
+        if len(sealed) > room:
+            sealed = seal(properties, user, marks=_shortened(told, room - len(seal(properties, user))))
+    except FrameSyntaxError:
+        return properties  # to headers that nobody can read, nothing can be added
+    return sealed if len(sealed) <= room else properties
 
 
 def _shortened(told: Mapping[str, object], room: int) -> dict[str, object]:

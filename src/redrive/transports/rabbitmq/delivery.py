@@ -8,6 +8,7 @@ again, sealed in a copy of ours or given back by the broker.
 from hashlib import blake2b
 from typing import TYPE_CHECKING, cast
 
+from redrive.amqp.errors import FrameSyntaxError
 from redrive.amqp.hot import parse_deliver
 from redrive.amqp.properties import read_field
 from redrive.letters import Headers, Message, Origin
@@ -26,7 +27,17 @@ _HEADER_SIZE = 12  # octets of a content header in front of the properties
 class RabbitDelivery(Delivery):
     """One message handed to us by a queue."""
 
-    __slots__ = ("_counted", "_header", "_method", "_unsealed", "body", "settled", "subscription", "tag")
+    __slots__ = (
+        "_counted",
+        "_header",
+        "_is_forgiven",
+        "_method",
+        "_unsealed",
+        "body",
+        "settled",
+        "subscription",
+        "tag",
+    )
 
     def __init__(
         self, subscription: "Subscription", tag: int, method: bytes, header: bytes, body: bytes
@@ -38,7 +49,8 @@ class RabbitDelivery(Delivery):
         self._method = method
         self._header = header
         self._unsealed: Unsealed | None = None
-        self._counted = 0  # deliveries that we know of and nobody else has counted
+        self._counted = 0  # deliveries that we know of and nobody else has counted, less those that were none
+        self._is_forgiven = False
 
     @property
     def unsealed(self) -> Unsealed:
@@ -61,17 +73,16 @@ class RabbitDelivery(Delivery):
     @property
     def content_type(self) -> str | None:
         """What its producer says the body is."""
-        return cast("str | None", read_field(self._header[_HEADER_SIZE:], "content_type"))
+        try:
+            return cast("str | None", read_field(self._header[_HEADER_SIZE:], "content_type"))
+        except FrameSyntaxError:
+            return None
 
     @property
     def route(self) -> tuple[str, str]:
         """The exchange and the routing key that its producer used."""
         _, _, _, exchange, key = parse_deliver(self._method)
-        sealed = self.unsealed
-        return (
-            exchange if sealed.exchange is None else sealed.exchange,
-            key if sealed.routing_key is None else sealed.routing_key,
-        )
+        return self.unsealed.route(exchange, key)
 
     @property
     def origin(self) -> Origin:
@@ -91,9 +102,15 @@ class RabbitDelivery(Delivery):
         unsealed = self.unsealed
         return unsealed.deliveries + (unsealed.broker_count or 0) + self._counted
 
-    def count_once_more(self) -> None:
-        """It was delivered before, and no header could be made to tell so."""
-        self._counted += 1
+    @property
+    def is_uncounted(self) -> bool:
+        """Whether it was delivered before and nothing about it tells how often: a classic queue gave it back."""
+        return not self._is_forgiven and self.is_redelivered and self.unsealed.broker_count is None
+
+    def count(self, more: int) -> None:
+        """It was delivered so many times more (or less) than its headers can tell; that settles the matter."""
+        self._counted += more
+        self._is_forgiven = True
 
     @property
     def alive(self) -> bool:
@@ -103,21 +120,26 @@ class RabbitDelivery(Delivery):
     @property
     def key(self) -> str:
         """Its message id where it has one; else a hash of all it consists of, so that equal messages share it."""
-        properties = self.unsealed.properties
-        name = read_field(properties, "message_id")
-        if name:
-            return f"{self.subscription.source.name}/{name}"
-        message = self.message
-        fields = (
-            ("exchange", self.route[0]),
-            ("routing_key", self.route[1]),
-            ("content_type", message.content_type),
-            ("content_encoding", message.content_encoding),
-            ("correlation_id", message.correlation_id),
-            ("sent_at", message.sent_at),
-            ("properties", message.properties),
-            ("headers", Headers(sorted(message.headers, key=lambda pair: pair[0]))),  # brokers sort them too
+        return (
+            f"{self.subscription.source.name}/{fingerprint(self.unsealed.properties, self.route, self.body)}"
         )
-        digest = blake2b(pack(Headers(fields)), digest_size=16)
-        digest.update(self.body)
-        return f"{self.subscription.source.name}/{digest.hexdigest()}"
+
+
+def fingerprint(properties: bytes, route: tuple[str, str], body: bytes) -> str:
+    """Names a message by its raw properties, without what was added on the way, its route and its body."""
+    message = to_message(properties, body)
+    if message.message_id:
+        return message.message_id
+    fields = (
+        ("exchange", route[0]),
+        ("routing_key", route[1]),
+        ("content_type", message.content_type),
+        ("content_encoding", message.content_encoding),
+        ("correlation_id", message.correlation_id),
+        ("sent_at", message.sent_at),
+        ("properties", message.properties),
+        ("headers", Headers(sorted(message.headers, key=lambda pair: pair[0]))),  # brokers sort them too
+    )
+    digest = blake2b(pack(Headers(fields)), digest_size=16)
+    digest.update(body)
+    return digest.hexdigest()

@@ -20,13 +20,13 @@ from redrive.transports.rabbitmq.topology import ANY_KEY
 def ways(found: Found, source: Source) -> Iterator[Finding]:
     """Do dead letters get where they should: those that the broker moves, and those that we write?"""
     queue = found.queues.get(source.name)
-    ways: list[tuple[str, str | None]] = []  # exchange, fixed key
+    both: list[tuple[str, str | None]] = []  # exchange, fixed key
     if queue is not None and queue.dlx is not None:
-        ways.append((queue.dlx, queue.dlx_key))
-    # In a queue without one, the broker's dead go nowhere: that has been told.
-    if not ways or source.dead_letter == "publish":
-        ways.append((source.dlx, source.dead_letter_routing_key))
-    for exchange, key in dict.fromkeys(ways):
+        both.append((queue.dlx, queue.dlx_key))
+    # A queue without one is told by another rule; what it should have is looked at all the same.
+    if not both or source.dead_letter == "publish":
+        both.append((source.dlx, source.dead_letter_routing_key))
+    for exchange, key in dict.fromkeys(both):
         yield from _way(found, source, exchange, key)
 
 
@@ -100,6 +100,7 @@ def _set_exchange(name: str) -> str:
 
 
 def dead_letter_queue(found: Found, source: Source) -> Iterator[Finding]:
+    """Is there a queue for dead letters, and does it keep them?"""
     subject = f"queue {source.dlq}"
     dlq = found.queues.get(source.dlq)
     if dlq is None:
@@ -120,7 +121,7 @@ def dead_letter_queue(found: Found, source: Source) -> Iterator[Finding]:
             text=f"{dlq.messages} dead letter{'s lie' if dlq.messages > 1 else ' lies'} in '{dlq.name}', "
             "and nobody consumes it",
             loss="Nothing; they wait.",
-            mend="collect or replay them",
+            mend=f"consume or replay '{dlq.name}'",
         )
     if dlq.seen:
         yield from _fleeting_letters(found, dlq)
@@ -222,11 +223,13 @@ def fleeting(queue: FoundQueue) -> tuple[str, str] | None:
 
 
 def quoted(names: Sequence[str]) -> str:
+    """The first few of these names."""
     few = ", ".join(f"'{name}'" for name in names[:3])
     return few if len(names) <= 3 else f"{few} and {len(names) - 3} more"
 
 
 def milliseconds(number: int) -> str:
+    """A number of milliseconds as a duration."""
     try:
         return format_duration(timedelta(milliseconds=number))
     except OverflowError:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple, cast
 
+from redrive.amqp.errors import AmqpError
 from redrive.amqp.properties import read_field, read_headers, replace_fields
 from redrive.transports.rabbitmq.names import STEPS, delay_queue
 
@@ -33,7 +34,6 @@ _DEATHS: Final = (
 )
 _COUNTS: Final = ("x-delivery-count", "x-acquired-count")
 _PERSISTENT: Final = 2
-_NO_MODE: Final = 0
 
 
 class Unsealed(NamedTuple):
@@ -47,6 +47,13 @@ class Unsealed(NamedTuple):
         None  # how often the broker gave it back, by its own count; None: it does not count
     )
     not_before: int | None = None
+
+    def route(self, exchange: str, routing_key: str) -> tuple[str, str]:
+        """The route its producer used, if this is the one it was delivered with."""
+        return (
+            exchange if self.exchange is None else self.exchange,
+            routing_key if self.routing_key is None else self.routing_key,
+        )
 
 
 def seal(
@@ -98,26 +105,36 @@ def seal_publication(properties: bytes, user: str) -> bytes:
 def _persist(properties: bytes, headers: dict[str, object]) -> int:
     mode = read_field(properties, "delivery_mode")
     if mode != _PERSISTENT:
-        headers[_MODE] = _NO_MODE if mode is None else mode
+        headers[_MODE] = mode
     return _PERSISTENT
 
 
 def unseal(properties: bytes, source: str) -> Unsealed:
-    """What came out of the queue `source`, as it was before we, or the broker on our behalf, touched it."""
+    """What came out of the queue `source`, as it was before we, or the broker on our behalf, touched it.
+
+    What cannot be read is left as it is: it was not sealed by us, and nobody is to stumble over it.
+    """
     if b"redrive-" not in properties and not any(name.encode() in properties for name in _COUNTS):
         return Unsealed(properties)
+    try:
+        return _unseal(properties, source)
+    except AmqpError:
+        return Unsealed(properties)
+
+
+def _unseal(properties: bytes, source: str) -> Unsealed:
     headers = read_headers(properties)
     # RabbitMQ 4 tells how often it was acquired as well: a sign of a queue that counts, but not of failures.
     counts = [headers.pop(name, None) for name in _COUNTS]
     deliveries, not_before = headers.pop(DELIVERIES, None), headers.pop(NOT_BEFORE, None)
     exchange, key = headers.pop(_EXCHANGE, None), headers.pop(_ROUTING_KEY, None)
     changes: dict[str, object] = {}
-    if _EXPIRATION in headers:
-        changes["expiration"] = headers.pop(_EXPIRATION)
-    if _USER_ID in headers:
-        changes["user_id"] = headers.pop(_USER_ID)
+    for field, name in (("expiration", _EXPIRATION), ("user_id", _USER_ID)):
+        if isinstance(text := headers.pop(name, None), str):
+            changes[field] = text
     if _MODE in headers:
-        changes["delivery_mode"] = headers.pop(_MODE) or None
+        mode = headers.pop(_MODE)
+        changes["delivery_mode"] = mode if isinstance(mode, int) and 0 <= mode <= 255 else None
     _forget_waiting(headers, source)
     names = {sealed: name for name, sealed in _CARBON_COPIES.items()} | {
         _ORIGINAL + name: name for name in _DEATHS

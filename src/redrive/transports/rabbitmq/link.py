@@ -112,6 +112,12 @@ class Link(asyncio.Protocol):
         """Whether it can be used."""
         return self.error is None and self._is_running
 
+    @property
+    def is_older_than_rabbitmq_4(self) -> bool:
+        """Whether the broker counts a message that was given back unharmed as a failed delivery."""
+        major = str(self.server_properties.get("version", "")).partition(".")[0]
+        return major.isdecimal() and int(major) < 4
+
     @contextlib.asynccontextmanager
     async def channel(self) -> AsyncIterator[Channel]:
         """A channel, open inside the block."""

@@ -33,7 +33,7 @@ from redrive.transports.rabbitmq.found import (
     version_of,
 )
 from redrive.transports.rabbitmq.topology import Binding
-from redrive.transports.rabbitmq.url import BrokerUrl
+from redrive.transports.rabbitmq.url import BrokerUrl, Tls
 
 TIMEOUT: Final = timedelta(seconds=10)  # for each answer, whole
 _LARGEST: Final = 64 * 1024 * 1024
@@ -47,7 +47,7 @@ T = TypeVar("T")
 class ManagementUrl(msgspec.Struct, frozen=True, kw_only=True):
     """Where the management API is, and who asks."""
 
-    tls: bool = False
+    tls: Tls | None = None
     host: str
     port: int
     path: str = ""
@@ -83,7 +83,7 @@ def parse_management_url(url: str) -> ManagementUrl:
         raise SettingsError("management URL: write http://user:password@host:15672, or https://…")
     guest = parts.username is None
     return ManagementUrl(
-        tls=parts.scheme == "https",
+        tls=Tls() if parts.scheme == "https" else None,
         host=parts.hostname,
         port=port or _PORTS[parts.scheme],
         path=parts.path.rstrip("/").removesuffix("/api"),
@@ -93,12 +93,11 @@ def parse_management_url(url: str) -> ManagementUrl:
 
 
 def guess_management_url(broker: BrokerUrl) -> ManagementUrl:
-    """Where it usually is: on the broker's first host, at the usual port, with the same user."""
-    tls = broker.tls is not None
+    """Where it usually is: on the broker's first host, at the usual port, with the same user and TLS."""
     return ManagementUrl(
-        tls=tls,
+        tls=broker.tls,
         host=broker.endpoints[0].host,
-        port=_PORTS["https" if tls else "http"],
+        port=_PORTS["https" if broker.tls else "http"],
         user=broker.user,
         password=broker.password or "",
     )
@@ -330,10 +329,8 @@ class _Api:
         self._url = url
         self._seconds = timeout.total_seconds()
         self._connection = (
-            http.client.HTTPSConnection(
-                url.host, url.port, timeout=self._seconds, context=ssl.create_default_context()
-            )
-            if url.tls
+            http.client.HTTPSConnection(url.host, url.port, timeout=self._seconds, context=url.tls.context())
+            if url.tls is not None
             else http.client.HTTPConnection(url.host, url.port, timeout=self._seconds)
         )
 
@@ -356,6 +353,11 @@ class _Api:
         except TimeoutError as error:
             raise BrokerUnreachableError(
                 f"{what} did not answer within {self._seconds:g} s; is it overloaded?"
+            ) from error
+        except ssl.SSLCertVerificationError as error:
+            raise BrokerUnreachableError(
+                f"{what}: its certificate is not trusted ({error.verify_message}); "
+                "name its authority by cacertfile= in an amqps:// URL of the broker"
             ) from error
         except ssl.SSLError as error:
             raise BrokerUnreachableError(

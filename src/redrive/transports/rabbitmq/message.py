@@ -18,7 +18,7 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-from redrive.amqp.errors import MisuseError
+from redrive.amqp.errors import FrameSyntaxError, MisuseError
 from redrive.amqp.properties import BasicProperties, decode_properties, encode_properties
 from redrive.amqp.values import (
     DecimalValue,
@@ -37,6 +37,7 @@ from redrive.amqp.values import (
 from redrive.errors import FormatError
 from redrive.letters import Headers, HeaderValue, Message, Typed
 
+_RAW: Final = "raw"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND: Final = timedelta(seconds=1)
 _LAST_SECOND: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _SECOND
@@ -60,8 +61,11 @@ _OTHERS: Final = (
 
 
 def to_message(properties: bytes, body: bytes) -> Message:
-    """The message that raw properties and a body make."""
-    had = decode_properties(properties)
+    """The message that raw properties and a body make; what cannot be read of them is kept as it is, as `raw`."""
+    try:
+        had = decode_properties(properties)
+    except FrameSyntaxError:
+        return Message(body=body, properties=Headers({_RAW: properties}))
     others = [(name, value) for name in _OTHERS if (value := getattr(had, name)) is not None]
     sent_at = None
     if had.timestamp is not None:
@@ -119,6 +123,8 @@ def _from_wire(value: Any) -> HeaderValue:
 
 def to_properties(message: Message) -> bytes:
     """The raw properties of a message; a `FormatError` if AMQP cannot carry one of them."""
+    if isinstance(raw := message.properties.get(_RAW), bytes):
+        return raw
     others = {name: _plain(value) for name, value in message.properties if name in (*_OTHERS, "timestamp")}
     if message.sent_at is not None:
         others["timestamp"] = max(0, (message.sent_at - _EPOCH) // _SECOND)

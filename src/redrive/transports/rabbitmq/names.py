@@ -1,7 +1,7 @@
 """What are the queues beside a source called, and which delays are there?
 
 The rule: a delay is kept by a queue of its own whose messages all wait equally long, because RabbitMQ expires at
-the head only. So there is a ladder of steps, and a delay is rounded up to one of them.
+the head only. So there is a ladder of steps; any other delay is waited for in several of them.
 """
 
 from datetime import timedelta

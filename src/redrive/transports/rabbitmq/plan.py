@@ -68,6 +68,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """The items that stand so."""
         return tuple(item for item in self.items if item.state in states)
 
+    @property
+    def to_make(self) -> tuple[Item, ...]:
+        """What is missing, and bindings that cannot be seen: to make one again changes nothing."""
+        return tuple(
+            item
+            for item in self.items
+            if item.state == "missing" or (item.state == "unseen" and item.kind == "binding")
+        )
+
 
 def plan(found: Found, wanted: Topology) -> Plan:
     """How everything that is wanted stands."""
@@ -209,6 +218,8 @@ def show(plan: Plan) -> Iterator[str]:
 
 
 def _details(item: Item) -> str:
+    if item.state == "unseen" and item.kind == "binding":
+        return "  (not seen; it is made again, which changes nothing if it is there)"
     if item.state != "missing":
         return ""
     if isinstance(item.wanted, Queue):

@@ -174,10 +174,8 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 
 async def apply(open_channel: OpenChannel, steps: Plan) -> AsyncIterator[Applied]:
     """Make what is missing, in order. It ends at the first failure: a work queue is not made without its rear."""
-    for item in steps.items:
-        unseen_binding = item.kind == "binding" and item.state == "unseen"
-        if item.state != "missing" and not unseen_binding:
-            continue
+    for item in steps.to_make:
+        unseen_binding = item.state == "unseen"
         try:
             async with open_channel() as channel:
                 await _call(channel, _declaration(item))

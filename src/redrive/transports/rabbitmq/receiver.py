@@ -3,9 +3,10 @@
 A receiver follows its queue over lost connections, deleted queues and cancelled consumers: one `Subscription` after the
 other. What comes is handed out as it is, but for two kinds: a message that has to wait longer is sent on, and one that
 a classic queue hands out again is put back first with a count (T4), because such a queue counts nothing by itself. The
-rule (A6): a copy is durable before the delivery it was made of is settled.
+rule: what is out of the window is handed out or settled, never forgotten.
 
-It does not know handlers or rules, and it does not open connections.
+How deliveries are released and given up is `settling`'s. It does not know handlers or rules, and it does not open
+connections.
 """
 
 import asyncio
@@ -15,24 +16,21 @@ from datetime import timedelta
 from random import Random
 from typing import Final, cast
 
-from redrive.amqp import methods as m
 from redrive.clock import Clock
 from redrive.errors import (
-    BrokerUnreachableError,
-    PublishError,
-    RedriveError,
     SettingsError,
     TransportClosedError,
     TransportError,
 )
 from redrive.letters.letter import EPOCH
 from redrive.transports.base import Death, Delivery, Outcomes, Release, Source
-from redrive.transports.rabbitmq.copies import MILLISECOND, copy_of, dead_letter_of, milliseconds
+from redrive.transports.rabbitmq.copies import MILLISECOND
 from redrive.transports.rabbitmq.delivery import RabbitDelivery
 from redrive.transports.rabbitmq.lifeline import WAITS, Lifeline, Tell
-from redrive.transports.rabbitmq.publisher import Outgoing, Publisher, UnroutableError
+from redrive.transports.rabbitmq.peeks import Peeks
+from redrive.transports.rabbitmq.publisher import Publisher
+from redrive.transports.rabbitmq.settling import Settler
 from redrive.transports.rabbitmq.subscription import Subscription
-from redrive.transports.rabbitmq.topology import wanted
 
 # A message that is this early is kept here: a delay queue would make it late.
 _ALMOST: Final = timedelta(milliseconds=300)
@@ -44,14 +42,15 @@ class RabbitReceiver:
     """The deliveries of one queue."""
 
     def __init__(
-        self, source: Source, lifeline: Lifeline, publisher: Publisher, clock: Clock, tell: Tell
+        self, source: Source, lifeline: Lifeline, publisher: Publisher, peeks: Peeks, clock: Clock, tell: Tell
     ) -> None:
         if source.window < 1:
             raise SettingsError(f"source '{source.name}': its window has to be at least 1")
         self.source = source
         self._window = source.window
         self._lifeline = lifeline
-        self._publisher = publisher
+        self._settler = Settler(source, lifeline, publisher, clock, tell)
+        self._peeks = peeks
         self._clock = clock
         self._tell = tell
         self._random = Random()  # noqa: S311  # spreads waits, hides nothing
@@ -96,10 +95,23 @@ class RabbitReceiver:
             self._arrived.set()
 
     def _needs_care(self, delivery: RabbitDelivery) -> bool:
-        unsealed = delivery.unsealed
-        if unsealed.not_before is not None and self._early(delivery) > timedelta(0):
+        if self._peeks and delivery.is_redelivered:
+            self._forgive(delivery)
+        if delivery.unsealed.not_before is not None and self._early(delivery) > timedelta(0):
             return True
-        return delivery.is_redelivered and unsealed.broker_count is None
+        return delivery.is_uncounted
+
+    def _forgive(self, delivery: RabbitDelivery) -> None:
+        """Take off the count what was no delivery: somebody has only looked at it."""
+        name, key = self.source.name, delivery.key
+        looks, broker_count = self._peeks.of(name, key), delivery.unsealed.broker_count
+        if not looks:
+            return
+        if broker_count is None:
+            self._peeks.forget(name, key)  # the next time it is redelivered, it was for another reason
+            delivery.count(0)
+        elif delivery.subscription.counts_looks:
+            delivery.count(-min(looks, broker_count))
 
     def _early(self, delivery: RabbitDelivery) -> timedelta:
         not_before = delivery.unsealed.not_before
@@ -126,20 +138,20 @@ class RabbitReceiver:
                 continue
             if not self._needs_care(delivery):
                 self._hand_out(delivery)
-            elif not _uncounted(delivery) and (early := self._early(delivery)) <= _ALMOST:
+            elif not delivery.is_uncounted and (early := self._early(delivery)) <= _ALMOST:
                 self._start(self._hand_out_later(delivery, early))
             else:
                 others.append(delivery)
         copies = [
-            self._copy(each, each.delivery_count + _uncounted(each), each.unsealed.not_before)
+            self._settler.copy(each, each.delivery_count + each.is_uncounted, each.unsealed.not_before)
             for each in others
         ]
-        for delivery, error in zip(others, await self._replace(others, copies), strict=True):
+        for delivery, error in zip(others, await self._settler.replace(others, copies), strict=True):
             if error is not None and delivery.alive:
                 # It cannot be put back, so it is handed out as it is, rather than stay where nobody sees it.
                 self._tell(f"a delivery of '{self.source.name}' could not be put back to be counted", error)
-                if _uncounted(delivery):
-                    delivery.count_once_more()
+                if delivery.is_uncounted:
+                    delivery.count(1)
                 self._hand_out(delivery)
         for subscription in {delivery.subscription for delivery in others}:
             with contextlib.suppress(TransportError):  # its deliveries come again, and so do we
@@ -177,106 +189,12 @@ class RabbitReceiver:
     async def release(self, releases: Sequence[Release]) -> Outcomes:
         """Let them come again; settled only once that is certain."""
         self._check_open()
-        outcomes: list[RedriveError | None] = [None] * len(releases)
-        now = self._clock.now()
-        copied: list[tuple[int, RabbitDelivery]] = []
-        copies: list[Outgoing] = []
-        for index, release in enumerate(releases):
-            delivery = cast("RabbitDelivery", release.delivery)
-            after = release.after or timedelta(0)
-            if delivery.settled:
-                continue
-            if not delivery.alive:
-                outcomes[index] = _too_late()
-            elif after <= timedelta(0) and self._counts(delivery):
-                delivery.settled = True
-                delivery.subscription.reject([delivery.tag], requeue=True)
-            else:
-                until = milliseconds(now + after) if after > timedelta(0) else None
-                copied.append((index, delivery))
-                copies.append(self._copy(delivery, delivery.delivery_count + 1, until))
-        errors = await self._replace([delivery for _, delivery in copied], copies)
-        for (index, _), error in zip(copied, errors, strict=True):
-            outcomes[index] = error
-        return outcomes
-
-    def _counts(self, delivery: RabbitDelivery) -> bool:
-        """Whether the queue counts what is given back. If it does not after all, it comes as one to be cared for."""
-        return delivery.unsealed.broker_count is not None or self.source.queue_type == "quorum"
+        return await self._settler.release(releases)
 
     async def dead_letter(self, deaths: Sequence[Death]) -> Outcomes:
-        """Make them dead letters; settled only once those are durable (A6).
-
-        With `dead_letter="reject"` it is the queue's own dead-letter exchange that decides, and nobody hears whether
-        there is one: a queue without it drops what is rejected. `redrive doctor` finds such queues.
-        """
+        """Make them dead letters; settled only once those are durable (A6)."""
         self._check_open()
-        outcomes: list[RedriveError | None] = [None] * len(deaths)
-        letters: list[tuple[int, RabbitDelivery]] = []
-        copies: list[Outgoing] = []
-        for index, death in enumerate(deaths):
-            delivery = cast("RabbitDelivery", death.delivery)
-            if delivery.settled:
-                continue
-            if not delivery.alive:
-                outcomes[index] = _too_late()
-            elif self.source.dead_letter == "reject":
-                delivery.settled = True
-                delivery.subscription.reject([delivery.tag], requeue=False)
-            else:
-                letters.append((index, delivery))
-                user, room = self._publisher.user, self._publisher.room
-                copies.append(dead_letter_of(delivery, death.letter, self.source, user, room))
-        errors = await self._replace([delivery for _, delivery in letters], copies)
-        for (index, _), error in zip(letters, errors, strict=True):
-            outcomes[index] = error
-        return outcomes
-
-    def _copy(self, delivery: RabbitDelivery, deliveries: int, not_before: int | None) -> Outgoing:
-        return copy_of(
-            delivery,
-            self._publisher.user,
-            deliveries=deliveries,
-            not_before=not_before,
-            now=self._clock.now(),
-        )
-
-    async def _replace(
-        self, deliveries: Sequence[RabbitDelivery], copies: Sequence[Outgoing]
-    ) -> Sequence[PublishError | None]:
-        """Publish the copies, then settle the deliveries whose copies are durable; the others stay unsettled."""
-        if not copies:
-            return []
-        for delivery in deliveries:
-            delivery.settled = True  # nobody else is to settle it meanwhile
-        errors: list[PublishError | None] = [PublishError("the transport was closed")] * len(copies)
-        try:
-            errors = await self._publisher.publish(copies)
-            if missing := [at for at, error in enumerate(errors) if _may_be_made(copies[at], error)]:
-                await self._make_delay_queues({copies[at].routing_key for at in missing})
-                again = await self._publisher.publish([copies[at] for at in missing])
-                for at, error in zip(missing, again, strict=True):
-                    errors[at] = error
-        finally:
-            for delivery, error in zip(deliveries, errors, strict=True):
-                if error is not None:
-                    delivery.settled = False
-                elif delivery.subscription.alive:
-                    delivery.subscription.accept([delivery.tag])
-        return errors
-
-    async def _make_delay_queues(self, names: set[str]) -> None:
-        """Delay queues are made by `provision`; a message does not stay behind because nobody has run it."""
-        queues = [
-            queue for queue in wanted([self.source]).queues if queue.role == "delay" and queue.name in names
-        ]
-        try:
-            link = await self._lifeline.link()
-            async with link.channel() as channel:
-                for queue in queues:
-                    await channel.call(m.QueueDeclare(queue.name, durable=True, arguments=queue.arguments))
-        except TransportError as error:
-            self._tell(f"the delay queues of '{self.source.name}' could not be made", error)
+        return await self._settler.dead_letter(deaths)
 
     # --- following the queue -----------------------------------------------------------------------------------
 
@@ -356,16 +274,3 @@ class RabbitReceiver:
         self._arrived.set()
         if not task.cancelled() and task.exception() is not None:
             self._tell(f"deliveries of '{self.source.name}' were not handed out", task.exception())
-
-
-def _uncounted(delivery: RabbitDelivery) -> bool:
-    """Whether it was delivered before and nothing about it tells how often."""
-    return delivery.is_redelivered and delivery.unsealed.broker_count is None
-
-
-def _may_be_made(copy: Outgoing, error: PublishError | None) -> bool:
-    return isinstance(error, UnroutableError) and not copy.exchange and ".delay." in copy.routing_key
-
-
-def _too_late() -> TransportError:
-    return BrokerUnreachableError("the connection it came by was lost; it will be delivered again")

@@ -23,10 +23,11 @@ from redrive.transports.base import Source
 from redrive.transports.rabbitmq.acks import Ledger
 from redrive.transports.rabbitmq.channel import Channel
 from redrive.transports.rabbitmq.delivery import RabbitDelivery
+from redrive.transports.rabbitmq.envelope import DELIVERIES
 from redrive.transports.rabbitmq.link import Link
 
 _TAG: Final = struct.Struct(">Q")
-_MARK: Final = b"redrive-"
+_MARK: Final = DELIVERIES.encode()  # what a copy that comes again has on it
 _LARGEST_WINDOW: Final = 65535
 _MOST_CONSUMERS: Final = 4  # a window that grew often is put together again
 
@@ -40,6 +41,7 @@ class Subscription:
         self.source = source
         self.place = place
         self.alive = True
+        self.counts_looks = channel.link.is_older_than_rabbitmq_4  # see `peeks`
         self.ended: asyncio.Future[TransportError] = asyncio.get_running_loop().create_future()
         self._channel = channel
         self._take = take

@@ -12,16 +12,17 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final, Self
 
-from redrive.amqp import methods as m
 from redrive.clock import Clock
 from redrive.errors import FormatError, PublishError, RedriveError, TransportClosedError
 from redrive.letters import Message
 from redrive.transports.base import Capabilities, Outcomes, Publication, Source
+from redrive.transports.rabbitmq import looking
 from redrive.transports.rabbitmq.delivery import NAME
-from redrive.transports.rabbitmq.envelope import seal_publication, unseal
+from redrive.transports.rabbitmq.envelope import seal_publication
 from redrive.transports.rabbitmq.lifeline import Lifeline, Tell
 from redrive.transports.rabbitmq.link import Link
-from redrive.transports.rabbitmq.message import to_message, to_properties
+from redrive.transports.rabbitmq.message import to_properties
+from redrive.transports.rabbitmq.peeks import Peeks
 from redrive.transports.rabbitmq.publisher import Outgoing, Publisher
 from redrive.transports.rabbitmq.receiver import RabbitReceiver
 from redrive.transports.rabbitmq.url import parse_url
@@ -60,6 +61,7 @@ class RabbitTransport:
         self._publisher: Publisher | None = None
         self._receivers: list[RabbitReceiver] = []
         self._provisioned: list[Source] = []
+        self._peeks = Peeks()
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -105,7 +107,7 @@ class RabbitTransport:
     async def receiver(self, source: Source) -> RabbitReceiver:
         """The deliveries of a queue; raises `SourceMissingError` if it does not exist."""
         lifeline, publisher = self._opened()
-        receiver = RabbitReceiver(source, lifeline, publisher, self._clock, self._tell)
+        receiver = RabbitReceiver(source, lifeline, publisher, self._peeks, self._clock, self._tell)
         await receiver.open()
         self._receivers.append(receiver)
         return receiver
@@ -131,22 +133,12 @@ class RabbitTransport:
 
     async def depth(self, source: str) -> int:
         """How many messages wait."""
-        async with (await self._link()).channel() as channel:
-            return (await channel.call(m.QueueDeclare(source, passive=True), m.QueueDeclareOk)).message_count
+        return await looking.depth(await self._link(), source)
 
     async def peek(self, source: str, count: int) -> Sequence[Message]:
-        """The first messages, which stay where they are; a classic queue will call them redelivered."""
-        messages: list[Message] = []
-        async with (await self._link()).channel() as channel:
-            for _ in range(count):
-                _, content = await channel.ask(m.BasicGet(source))
-                if content is None:
-                    break
-                messages.append(to_message(unseal(content.properties, source).properties, content.body))
-            if messages:
-                # RabbitMQ 4 does not count what is given back this way as a failed delivery.
-                channel.send(m.BasicNack(0, multiple=True, requeue=True))
-        return messages
+        """The first messages, which stay where they are."""
+        _, publisher = self._opened()
+        return await looking.peek(await self._link(), publisher, self._peeks, source, count)
 
     # --- making ------------------------------------------------------------------------------------------------
 

@@ -1,13 +1,18 @@
 """What becomes of the answers of a management API, good and bad. The API here is a real HTTP server on loopback."""
 
 import json
+import shutil
 import socket
+import ssl
+import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from redrive.errors import BrokerRefusedError, BrokerUnreachableError, SettingsError, TransportError
@@ -171,19 +176,56 @@ async def test_nobody_there_is_said_so() -> None:
         await look(parse_management_url("http://127.0.0.1:1"), "/", "shop")
 
 
+def _answer_once(server: socket.socket, octets: bytes) -> None:
+    peer, _ = server.accept()
+    with peer:
+        peer.recv(65536)
+        peer.sendall(octets)
+
+
 async def test_a_port_that_speaks_something_else_is_said_so() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def answer() -> None:
-            peer, _ = server.accept()
-            with peer:
-                peer.recv(65536)
-                peer.sendall(b"AMQP\x00\x00\x09\x01")
-
-        thread = threading.Thread(target=answer)
+        thread = threading.Thread(target=_answer_once, args=(server, b"AMQP\x00\x00\x09\x01"))
         thread.start()
         with pytest.raises(TransportError, match=r"does not speak HTTP"):
             await look(parse_management_url(f"http://127.0.0.1:{server.getsockname()[1]}"), "/", "shop")
+        thread.join()
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A certificate for this machine, with its key, in one file."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    both = tmp_path / "both.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+         "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1",
+         "-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "certificate.pem")],
+        check=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+    both.write_text((tmp_path / "key.pem").read_text() + (tmp_path / "certificate.pem").read_text())
+    return both
+
+
+async def test_over_tls_it_is_asked_with_the_authority_of_the_brokers_url(
+    api: Api, certificate: Path
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    api.server.socket = context.wrap_socket(api.server.socket, server_side=True)
+    broker = parse_url(f"amqps://admin:hunter2@127.0.0.1/?cacertfile={certificate}")
+    url = msgspec.structs.replace(guess_management_url(broker), port=api.server.server_port)
+    assert (await look(url, "/", "shop")).version == (3, 10, 8)
+    stranger = parse_management_url(f"https://admin:hunter2@127.0.0.1:{api.server.server_port}")
+    with pytest.raises(BrokerUnreachableError, match="its certificate is not trusted"):
+        await look(stranger, "/", "shop")
+    plain = socket.create_server(("127.0.0.1", 0))
+    with plain:
+        thread = threading.Thread(target=_answer_once, args=(plain, b"HTTP/1.1 400 Bad Request\r\n\r\n"))
+        thread.start()
+        with pytest.raises(BrokerUnreachableError, match="does not speak TLS as we do"):
+            await look(msgspec.structs.replace(url, port=plain.getsockname()[1]), "/", "shop")
         thread.join()
 
 

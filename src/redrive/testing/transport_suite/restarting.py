@@ -1,0 +1,53 @@
+"""T8, T10, T14 and T19 where the broker's process ends: what outlives it."""
+
+import asyncio
+from typing import Any
+
+from redrive.testing.transport_suite.ground import (
+    Ground,
+    all_done,
+    bodies,
+    death_of,
+    numbered,
+)
+from redrive.transports.base import Delivery, Release, Transport
+
+_BACK_AGAIN = 60.0  # seconds that a broker may take to start, and a transport to find it
+
+
+class RestartSuite(Ground):
+    """For brokers that survive a restart. It stands beside `TransportSuite` because it needs a broker of its own."""
+
+    async def restart(self, place: Any) -> None:
+        """End the broker's process, without warning if it bears that, and start it again on the same data."""
+        raise NotImplementedError
+
+    async def test_t19_what_was_durable_outlives_the_broker(self, transport: Transport, place: Any) -> None:
+        self.needs(transport.capabilities.survives_restart, "memory of its own")
+        # Given messages of which some are done, some dead, some given back for later, and the rest out
+        source = await self.make_source(transport, window=20)
+        await self.fill(transport, source, numbered(10))
+        receiver = await transport.receiver(source)
+        out = await self.take(receiver, 10)
+        receiver.accept(out[:2])
+        assert all_done(await receiver.dead_letter([death_of(delivery) for delivery in out[2:4]]), 2)
+        assert all_done(await receiver.release([Release(delivery, self.delay) for delivery in out[4:6]]), 2)
+        await self.nothing_comes(receiver)
+        # When the broker ends and comes back
+        await self.restart(place)
+        # Then all but the dead come again to the receiver that was there before
+        found: list[Delivery] = []
+        async with asyncio.timeout(_BACK_AGAIN):
+            while not set(numbered(10)[4:]) <= set(bodies(found)):
+                found += await receiver.receive()
+        assert not any(delivery.alive for delivery in out)
+        assert set(bodies(found)).isdisjoint({b"2", b"3"})
+        assert len(set(bodies(found))) == len(found)
+        if transport.capabilities.delivery_count:
+            counts = {delivery.body: delivery.delivery_count for delivery in found}
+            assert [counts[body] for body in numbered(10)[4:]] == [2] * 6
+        assert receiver.accept(found) == 0
+        # And the dead lie where they were put, and publishing goes on
+        assert bodies(await self.take_all(transport, source.dlq)) == [b"2", b"3"]
+        await self.send_in_the_end(transport, source, b"new")
+        assert bodies(await self.take(receiver, 1)) == [b"new"]

@@ -1,0 +1,156 @@
+"""How is a delivery released or given up without being lost?
+
+The one rule (A6): a copy is durable before the delivery it was made of is settled. What could not be made durable stays
+unsettled, and the answer says why. Where the queue itself can do what is asked, it is simply told.
+
+It does not know how deliveries come.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final, cast
+
+from redrive.amqp import methods as m
+from redrive.amqp.errors import FrameSyntaxError
+from redrive.clock import Clock
+from redrive.errors import BrokerUnreachableError, PublishError, RedriveError, TransportError
+from redrive.transports.base import Death, Outcomes, Release, Source
+from redrive.transports.rabbitmq.copies import copy_of, dead_letter_of, milliseconds
+from redrive.transports.rabbitmq.delivery import RabbitDelivery
+from redrive.transports.rabbitmq.lifeline import Lifeline, Tell
+from redrive.transports.rabbitmq.publisher import Outgoing, Publisher, UnroutableError
+from redrive.transports.rabbitmq.topology import wanted
+
+_NOTHING: Final = timedelta(0)
+_TOO_LATE: Final = "the connection it came by was lost; it will be delivered again"
+_CUT_SHORT: Final = "it was given up in the middle; it stays with its source"
+
+
+class Settler:
+    """Settles the deliveries of one source."""
+
+    def __init__(
+        self, source: Source, lifeline: Lifeline, publisher: Publisher, clock: Clock, tell: Tell
+    ) -> None:
+        self._source = source
+        self._lifeline = lifeline
+        self._publisher = publisher
+        self._clock = clock
+        self._tell = tell
+
+    async def release(self, releases: Sequence[Release]) -> Outcomes:
+        """Let them come again, at once or by way of a delay queue."""
+        outcomes: list[RedriveError | None] = [None] * len(releases)
+        now = self._clock.now()
+        copies: dict[int, tuple[RabbitDelivery, Outgoing | RedriveError]] = {}
+        for index, release in enumerate(releases):
+            delivery, after = cast("RabbitDelivery", release.delivery), release.after or _NOTHING
+            if delivery.settled:
+                continue
+            if not delivery.alive:
+                outcomes[index] = BrokerUnreachableError(_TOO_LATE)
+            elif after <= _NOTHING and self._counts(delivery):
+                # A reject, not a nack: RabbitMQ 4 does not count the latter (AMQP.md 21).
+                delivery.settled = True
+                delivery.subscription.reject([delivery.tag], requeue=True)
+            else:
+                until = milliseconds(now + after) if after > _NOTHING else None
+                copies[index] = (delivery, self.copy(delivery, delivery.delivery_count + 1, until))
+        await self._replace_some(copies, outcomes)
+        return outcomes
+
+    def _counts(self, delivery: RabbitDelivery) -> bool:
+        """Whether the queue counts what it gets back. If it does not after all, the receiver will see to it."""
+        return delivery.unsealed.broker_count is not None or self._source.queue_type == "quorum"
+
+    async def dead_letter(self, deaths: Sequence[Death]) -> Outcomes:
+        """Publish their dead letters, all in one batch, and settle those that are durable.
+
+        With `dead_letter="reject"` the queue's own dead-letter exchange decides, and nobody hears whether there is
+        one: a queue without it drops what is rejected. `redrive doctor` finds such queues.
+        """
+        outcomes: list[RedriveError | None] = [None] * len(deaths)
+        letters: dict[int, tuple[RabbitDelivery, Outgoing | RedriveError]] = {}
+        for index, death in enumerate(deaths):
+            delivery = cast("RabbitDelivery", death.delivery)
+            if delivery.settled:
+                continue
+            if not delivery.alive:
+                outcomes[index] = BrokerUnreachableError(_TOO_LATE)
+            elif self._source.dead_letter == "reject":
+                delivery.settled = True
+                delivery.subscription.reject([delivery.tag], requeue=False)
+            else:
+                user, room = self._publisher.user, self._publisher.room
+                letters[index] = (delivery, dead_letter_of(delivery, death.letter, self._source, user, room))
+        await self._replace_some(letters, outcomes)
+        return outcomes
+
+    async def _replace_some(
+        self,
+        copies: dict[int, tuple[RabbitDelivery, Outgoing | RedriveError]],
+        outcomes: list[RedriveError | None],
+    ) -> None:
+        if copies:
+            deliveries, outgoing = zip(*copies.values(), strict=True)
+            for index, error in zip(copies, await self.replace(deliveries, outgoing), strict=True):
+                outcomes[index] = error
+
+    def copy(
+        self, delivery: RabbitDelivery, deliveries: int, not_before: int | None
+    ) -> Outgoing | RedriveError:
+        """The copy by which it comes again; why there is none where its headers cannot be read and hold no count."""
+        user, now = self._publisher.user, self._clock.now()
+        try:
+            return copy_of(delivery, user, deliveries=deliveries, not_before=not_before, now=now)
+        except FrameSyntaxError as error:
+            return error
+
+    async def replace(
+        self, deliveries: Sequence[RabbitDelivery], copies: Sequence[Outgoing | RedriveError]
+    ) -> Sequence[RedriveError | None]:
+        """Publish the copies, then settle the deliveries whose copies are durable; the others stay unsettled."""
+        for delivery in deliveries:
+            delivery.settled = True  # nobody else is to settle it meanwhile
+        errors: list[RedriveError | None] = [
+            PublishError(_CUT_SHORT) if isinstance(copy, Outgoing) else copy for copy in copies
+        ]
+        try:
+            await self._publish(copies, errors)
+        finally:
+            for delivery, error in zip(deliveries, errors, strict=True):
+                if error is not None:
+                    delivery.settled = False
+                elif delivery.subscription.alive:
+                    delivery.subscription.accept([delivery.tag])
+        return errors
+
+    async def _publish(
+        self, copies: Sequence[Outgoing | RedriveError], errors: list[RedriveError | None]
+    ) -> None:
+        going = {at: copy for at, copy in enumerate(copies) if isinstance(copy, Outgoing)}
+        for attempt in (1, 2):
+            answers = await self._publisher.publish(list(going.values()))
+            for at, error in zip(going, answers, strict=True):
+                errors[at] = error
+            going = {at: copy for at, copy in going.items() if _may_be_made(copy, errors[at])}
+            if not going or attempt == 2:
+                return
+            await self._make_delay_queues({copy.routing_key for copy in going.values()})
+
+    async def _make_delay_queues(self, names: set[str]) -> None:
+        """Delay queues are made by `provision`; a message does not stay behind because nobody has run it."""
+        queues = [
+            queue for queue in wanted([self._source]).queues if queue.role == "delay" and queue.name in names
+        ]
+        try:
+            link = await self._lifeline.link()
+            async with link.channel() as channel:
+                for queue in queues:
+                    await channel.call(m.QueueDeclare(queue.name, durable=True, arguments=queue.arguments))
+        except TransportError as error:
+            self._tell(f"the delay queues of '{self._source.name}' could not be made", error)
+
+
+def _may_be_made(copy: Outgoing, error: RedriveError | None) -> bool:
+    return isinstance(error, UnroutableError) and not copy.exchange and ".delay." in copy.routing_key

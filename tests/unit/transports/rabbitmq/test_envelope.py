@@ -1,0 +1,127 @@
+"""What is sealed comes out as it was, whatever a broker did to it on the way."""
+
+from hypothesis import given, strategies as st
+
+from redrive.amqp.properties import (
+    BasicProperties,
+    decode_properties,
+    encode_properties,
+    read_headers,
+    replace_fields,
+)
+from redrive.transports.rabbitmq.envelope import DELIVERIES, NOT_BEFORE, seal, seal_publication, unseal
+from tests.unit.transports.rabbitmq.test_message import PROPERTIES
+
+DEATHS = {
+    "x-death": [{"queue": "elsewhere", "reason": "expired", "count": 1}],
+    "x-first-death-queue": "elsewhere",
+    "x-first-death-reason": "expired",
+    "x-first-death-exchange": "",
+}
+BROKER = {
+    "x-delivery-count": 3,
+    "x-death": [{"queue": "orders.delay.1s", "reason": "expired", "count": 2}],
+    **{
+        f"x-{which}-death-{what}": value
+        for which in ("first", "last")
+        for what, value in (("queue", "orders.delay.1s"), ("reason", "expired"), ("exchange", ""))
+    },
+}
+
+
+@given(PROPERTIES, st.booleans())
+def test_sealing_is_undone(had: BasicProperties, waits: bool) -> None:
+    raw = encode_properties(had)
+
+    sealed = seal(raw, "me", marks={DELIVERIES: 4, NOT_BEFORE: 5}, route=("shop", "orders.new"), waits=waits)
+    found = unseal(sealed, "orders")
+
+    assert found.properties == raw
+    assert (found.deliveries, found.not_before, found.broker_count) == (4, 5, None)
+    assert found.route("", "orders") == ("shop", "orders.new")
+
+
+@given(PROPERTIES)
+def test_what_a_broker_does_to_a_message_that_waits_is_undone(had: BasicProperties) -> None:
+    """It dies in the delay queue: the headers are sorted, and the death is told among them (AMQP.md 8, 12)."""
+    raw = encode_properties(had)
+    sealed = seal(raw, "me", marks={DELIVERIES: 2}, route=("", "q"), waits=True)
+    died = {**read_headers(sealed), **BROKER}
+    seen = replace_fields(sealed, headers=dict(sorted(died.items())))
+
+    found = unseal(seen, "orders")
+
+    assert found.properties == raw
+    assert (found.deliveries, found.broker_count) == (2, 3)
+
+
+def test_deaths_that_others_caused_are_kept() -> None:
+    raw = encode_properties(BasicProperties(headers=DEATHS))
+
+    sealed = seal(raw, "me", marks={DELIVERIES: 2}, waits=True)
+
+    # RabbitMQ 4 replaces an x-death that a client sent; before 4 it is merged. Either way none is there to be touched.
+    assert "x-death" not in read_headers(sealed)
+    assert unseal(sealed, "orders").properties == raw
+
+
+def test_a_death_in_a_delay_queue_is_taken_out_and_one_in_between_stays() -> None:
+    ours, theirs = {"queue": "orders.delay.5m"}, {"queue": "billing.delay.5m"}
+    raw = encode_properties(BasicProperties(headers={"x-death": [ours, theirs], DELIVERIES: 2}))
+
+    assert read_headers(unseal(raw, "orders").properties) == {"x-death": [theirs]}
+
+
+def test_a_copy_does_not_expire_reaches_nobody_twice_and_is_durable() -> None:
+    raw = encode_properties(
+        BasicProperties(
+            headers={"CC": ["audit"], "BCC": ["spy"]}, expiration="5", delivery_mode=1, user_id="other"
+        )
+    )
+
+    sealed = decode_properties(seal(raw, "me"))
+
+    assert (sealed.expiration, sealed.user_id, sealed.delivery_mode) == (None, None, 2)
+    assert sealed.headers is not None
+    assert not {"CC", "BCC"} & set(sealed.headers)
+
+
+def test_our_own_user_id_stays_where_it_is() -> None:
+    raw = encode_properties(BasicProperties(user_id="me", delivery_mode=2))
+
+    assert seal(raw, "me") == raw
+    assert seal_publication(raw, "me") == raw
+
+
+@given(PROPERTIES)
+def test_a_publication_is_durable_and_comes_out_as_it_was(had: BasicProperties) -> None:
+    raw = encode_properties(had)
+
+    sealed = seal_publication(raw, "me")
+
+    assert decode_properties(sealed).delivery_mode == 2
+    assert decode_properties(sealed).expiration == had.expiration
+    assert unseal(sealed, "orders").properties == raw
+
+
+def test_a_quorum_queue_is_known_by_either_of_its_counts() -> None:
+    def counted(**headers: object) -> int | None:
+        table = {name.replace("_", "-"): value for name, value in headers.items()}
+        return unseal(encode_properties(BasicProperties(headers=table)), "q").broker_count
+
+    assert counted(x_delivery_count=2) == 2
+    assert counted(x_delivery_count=2, x_acquired_count=7) == 2
+    assert counted(x_acquired_count=7) == 0
+    assert counted(other=1) is None
+
+
+def test_nonsense_in_our_headers_is_no_reason_to_fail() -> None:
+    odd = {DELIVERIES: "many", NOT_BEFORE: [], "redrive-original-exchange": 5, "x-death": "x"}
+    odd |= {
+        f"redrive-original-{name}": [] for name in ("expiration", "user-id", "delivery-mode", "order", "cc")
+    }
+
+    found = unseal(encode_properties(BasicProperties(headers=odd)), "q")
+
+    assert (found.deliveries, found.not_before) == (1, None)
+    assert found.route("ex", "key") == ("ex", "key")
