@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -67,9 +67,11 @@ async def foreign(broker: RabbitMQ) -> AsyncIterator[Channel]:
     """A channel of somebody else, who sends and declares what we would not."""
     url = parse_url(broker.amqp_url)
     link = await connect(url, url.endpoints[0], "somebody else")
-    async with link.channel() as channel:
-        yield channel
-    await link.close()
+    try:
+        async with link.channel() as channel:
+            yield channel
+    finally:
+        await link.close()
 
 
 def death_of(delivery: Delivery, **failure: Any) -> Death:
@@ -192,9 +194,9 @@ async def test_a_rejected_message_goes_where_the_queue_sends_its_dead(transport:
 
     await becomes(lambda: transport.depth(source.dlq), 1)
     [message] = await transport.peek(source.dlq, 1)
-    [died] = message.headers.get("x-death")  # type: ignore[misc, union-attr]  # it is there, or this fails
-    assert isinstance(died, Headers)
-    assert died.get("reason") == "rejected"
+    deaths = message.headers.get("x-death")
+    assert isinstance(deaths, tuple)
+    assert [died.get("reason") for died in deaths if isinstance(died, Headers)] == ["rejected"]
 
 
 @pytest.mark.parametrize("own_headers", [0, 120_000], ids=["few headers", "headers that nearly fill a frame"])
@@ -216,22 +218,32 @@ async def test_a_stack_is_never_why_a_dead_letter_cannot_be_kept(
     assert kept.headers.get("redrive-source") == "orders"
 
 
-async def test_headers_that_nobody_can_read_are_kept_and_buried_as_they_are(
-    transport: RabbitTransport, broker: RabbitMQ
-) -> None:
-    source = await made(transport)
-    odd = b"\x20\x00\x00\x00\x00\x04\x01a?x"  # headers with a value of a type that does not exist
-    async with foreign(broker) as channel:
-        channel.send(m.BasicPublish("", "orders"), Content(odd, b"odd"))
-        await channel.call(m.QueueDeclare("orders", passive=True))
-    receiver = await transport.receiver(source)
-    [delivery] = await take(receiver, 1)
+@pytest.mark.service("embedded")
+async def test_headers_that_nobody_can_read_are_kept_and_buried_as_they_are(embedded: RabbitMQ) -> None:
+    """RabbitMQ 3.10 closes the connection over such headers; the embedded broker passes them on."""
+    odd = b"\x20\x00\x00\x00\x00\x04\x01a?x"  # a value of a type that does not exist
+    async with RabbitTransport(embedded.amqp_url, SystemClock()) as transport:
+        source = await made(transport, queue_type="classic")
+        async with foreign(embedded) as channel:
+            channel.send(m.BasicPublish("", "orders"), Content(odd, b"odd"))
+            await channel.call(m.QueueDeclare("orders", passive=True))
+        receiver = await transport.receiver(source)
+        [delivery] = await take(receiver, 1)
 
-    assert delivery.message == Message(body=b"odd", properties=Headers({"raw": odd}))
-    assert delivery.key
-    assert list(await receiver.dead_letter([death_of(delivery)])) == [None]
-    [found] = await transport.peek(source.dlq, 1)
-    assert found == Message(body=b"odd", properties=Headers({"raw": odd}))
+        assert delivery.message == Message(body=b"odd", properties=Headers({"raw": odd}))
+        assert delivery.key
+        [cannot] = await receiver.release([Release(delivery)])
+        assert "unknown type" in str(cannot)
+
+        # When its worker crashes, it comes again and is counted, though no header can be made to tell so
+        await receiver.close()
+        receiver = await transport.receiver(source)
+        [delivery] = await take(receiver, 1)
+        assert delivery.delivery_count == 2
+
+        assert list(await receiver.dead_letter([death_of(delivery)])) == [None]
+        [found] = await transport.peek(source.dlq, 1)
+        assert found == Message(body=b"odd", properties=Headers({"raw": odd}))
 
 
 # --- coming again ----------------------------------------------------------------------------------------------
@@ -246,7 +258,7 @@ async def test_a_message_comes_again_after_two_seconds_as_it_was(
     sent = Message(
         body=b"later",
         headers=Headers({"z": 1, "a": 2, "x-death": ("client's own",), "CC": ("audit",)}),
-        properties=Headers({"delivery_mode": 1, "expiration": "1500", "priority": 2}),
+        properties=Headers({"delivery_mode": 1, "priority": 2, "expiration": "1500"}),
     )
     async with foreign(transport_broker(transport)) as channel:
         await channel.call(m.QueueDeclare("audit"))
@@ -427,7 +439,7 @@ async def test_acknowledgements_in_any_order_leave_the_channel_open(transport: R
     await becomes(lambda: transport.depth("orders"), 0)
 
 
-# --- brokers that are not there ----------------------------------------------------------------------------------------
+# --- brokers that are not there -------------------------------------------------------------------------------------
 
 
 async def test_of_two_hosts_one_may_be_dead(broker: RabbitMQ) -> None:
@@ -478,7 +490,3 @@ def _of(delivery: Delivery) -> bytes:
     from redrive.transports.rabbitmq.message import to_properties
 
     return to_properties(delivery.message)
-
-
-def bodies(deliveries: Sequence[Delivery]) -> list[bytes | None]:
-    return [delivery.body for delivery in deliveries]

@@ -10,7 +10,7 @@ from redrive.testing.transport_suite.ground import (
     death_of,
     numbered,
 )
-from redrive.transports.base import Delivery, Release, Transport
+from redrive.transports.base import Delivery, Receiver, Release, Transport
 
 _BACK_AGAIN = 60.0  # seconds that a broker may take to start, and a transport to find it
 
@@ -24,22 +24,18 @@ class RestartSuite(Ground):
 
     async def test_t19_what_was_durable_outlives_the_broker(self, transport: Transport, place: Any) -> None:
         self.needs(transport.capabilities.survives_restart, "memory of its own")
-        # Given messages of which some are done, some dead, some given back for later, and the rest out
+        # Given messages of which some are done, some dead, and the rest out
         source = await self.make_source(transport, window=20)
         await self.fill(transport, source, numbered(10))
         receiver = await transport.receiver(source)
         out = await self.take(receiver, 10)
         receiver.accept(out[:2])
         assert all_done(await receiver.dead_letter([death_of(delivery) for delivery in out[2:4]]), 2)
-        assert all_done(await receiver.release([Release(delivery, self.delay) for delivery in out[4:6]]), 2)
         await self.nothing_comes(receiver)
         # When the broker ends and comes back
         await self.restart(place)
-        # Then all but the dead come again to the receiver that was there before
-        found: list[Delivery] = []
-        async with asyncio.timeout(_BACK_AGAIN):
-            while not set(numbered(10)[4:]) <= set(bodies(found)):
-                found += await receiver.receive()
+        # Then what was out comes again to the receiver that was there before
+        found = await self._found_again(receiver, set(numbered(10)[4:]))
         assert not any(delivery.alive for delivery in out)
         assert set(bodies(found)).isdisjoint({b"2", b"3"})
         assert len(set(bodies(found))) == len(found)
@@ -51,3 +47,30 @@ class RestartSuite(Ground):
         assert bodies(await self.take_all(transport, source.dlq)) == [b"2", b"3"]
         await self.send_in_the_end(transport, source, b"new")
         assert bodies(await self.take(receiver, 1)) == [b"new"]
+
+    async def test_t8_a_message_whose_delay_ends_while_the_broker_is_away_is_not_lost(
+        self, transport: Transport, place: Any
+    ) -> None:
+        self.needs(transport.capabilities.survives_restart, "memory of its own")
+        self.needs(transport.capabilities.delayed_release, "delayed release")
+        source = await self.make_source(transport)
+        await self.fill(transport, source, numbered(3))
+        receiver = await transport.receiver(source)
+        out = await self.take(receiver, 3)
+        assert all_done(await receiver.release([Release(delivery, self.delay) for delivery in out]), 3)
+        await self.restart(place)
+        found = await self._found_again(receiver, set(numbered(3)))
+        if transport.capabilities.delivery_count:
+            assert [delivery.delivery_count for delivery in found] == [2] * 3
+
+    async def _found_again(self, receiver: Receiver, wanted: set[bytes]) -> list[Delivery]:
+        """What has come when all that is wanted has."""
+        found: list[Delivery] = []
+        try:
+            async with asyncio.timeout(_BACK_AGAIN):
+                while not wanted <= set(bodies(found)):
+                    found += await receiver.receive()
+        except TimeoutError:
+            missing = sorted(wanted - set(bodies(found)))
+            raise AssertionError(f"{missing} did not come within {_BACK_AGAIN:.0f} s") from None
+        return found
