@@ -24,7 +24,8 @@ One tree, drawn once::
         ├── StoreBusyError          somebody else holds the store for longer than we wait
         ├── StoreClosedError        the store was closed
         ├── LetterNotFoundError     no letter has this id
-        └── LetterInvalidError      the letter cannot be stored as it is
+        ├── LetterInvalidError      the letter cannot be stored as it is
+        └── OperationNotFoundError  no operation has this id
 
 The AMQP room has its own branch below the root, with reply codes: `redrive.amqp.errors.AmqpError`.
 
@@ -161,3 +162,7 @@ class LetterNotFoundError(StoreError):
 
 class LetterInvalidError(StoreError):
     """The letter cannot be stored as it is."""
+
+
+class OperationNotFoundError(StoreError):
+    """No operation has this id."""

@@ -24,7 +24,7 @@ class Way(NamedTuple):
 class Amqp(Ground):
     """What RabbitMQ and the embedded broker have in common."""
 
-    looking_counts = True  # what was fetched and put back is redelivered
+    looking_counts = True  # what was fetched and put back is redelivered, whoever did it
     properties = Headers(
         {"delivery_mode": 1, "priority": 5, "reply_to": "answers", "expiration": "600000", "app_id": "shop"}
     )
@@ -76,13 +76,7 @@ class OnRabbitMQ(Ground):
 
 
 class TestRabbitTransport(OnRabbitMQ, Amqp, TransportSuite):
-    @pytest.mark.xfail(
-        reason="3.10 counts each look, and the limit that `provision` sets buries it at the 21st"
-    )
-    async def test_t18_what_was_looked_at_many_times_is_still_there(
-        self, transport: Transport, source: Source
-    ) -> None:
-        await super().test_t18_what_was_looked_at_many_times_is_still_there(transport, source)
+    pass
 
 
 class TestRabbitTransportWithClassicQueues(OnRabbitMQ, Classic, TransportSuite):

@@ -45,8 +45,9 @@ class Consumer:
         observers: Sequence[Observer] = (),
         callbacks: Sequence[Callback] = (),
         ready: asyncio.Event | None = None,
+        verdicts: bool = True,
     ) -> None:
-        """`ready` is set when every source is subscribed."""
+        """`ready` is set when every source is subscribed; `verdicts` are sent for redrives that were processed."""
         names = [subscription.source.name for subscription in subscriptions]
         if not names:
             raise SettingsError("there is nothing to consume: give the app a handler")
@@ -62,6 +63,7 @@ class Consumer:
         self._callbacks = tuple(callbacks)
         self._stop = asyncio.Event()
         self._ready = ready
+        self._verdicts = verdicts
 
     def stop(self) -> None:
         """Come to an end in order; `run` returns then."""
@@ -100,4 +102,5 @@ class Consumer:
             callbacks=self._callbacks,
             clock=self._clock,
             redactor=self._redactor,
+            publish=self._transport.publish if self._verdicts else None,
         )

@@ -11,9 +11,11 @@ end within `stop_timeout` and everything else goes back to the source.
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeAlias
+
+import msgspec
 
 from redrive.clock import Clock
 from redrive.consume.breaker import FloodBreaker
@@ -28,10 +30,19 @@ from redrive.consume.slots import Slot, Slots
 from redrive.errors import RedriveError, TransportClosedError
 from redrive.letters.event import DeadLetterEvent
 from redrive.letters.redact import Redactor
+from redrive.letters.verdict import QUEUE, Verdict, resolved, to_message
 from redrive.rules import Complete, DeadLetterIt, GiveBack
-from redrive.transports.base import Death, Delivery, Receiver, Release
+from redrive.transports.base import Death, Delivery, Outcomes, Publication, Receiver, Release, Target
 
+Publish: TypeAlias = Callable[[Sequence[Publication]], Awaitable[Outcomes]]
 _FAIR: Final = 64  # messages a worker runs in a row before it lets the loop do something else
+
+
+class Word(msgspec.Struct, frozen=True):
+    """A redrive that was processed, and the verdict to be sent before it is accepted."""
+
+    delivery: Delivery
+    verdict: Verdict
 
 
 class Runner:
@@ -47,7 +58,9 @@ class Runner:
         callbacks: Sequence[Callback] = (),
         clock: Clock,
         redactor: Redactor,
+        publish: Publish | None = None,
     ) -> None:
+        """With `publish`, verdicts are sent for messages that are redrives (E5)."""
         self._receiver = receiver
         self._pipe = pipe
         self._options = options
@@ -67,6 +80,10 @@ class Runner:
         self._slots = Slots(options.time_budget, self._thread_is_stuck)
         self._releases = Settling[Release](receiver.release, self._released, self._gone, clock)
         self._deaths = Settling[Death](receiver.dead_letter, self._buried, self._gone, clock)
+        self._publish = publish
+        self._words = Settling[Word](
+            self._send_words, lambda _word, error: error is not None, self._gone, clock
+        )
         self._callbacks = Callbacks(callbacks, self._callback_failed)
         self._innocent = Innocent()
         self._paused = False
@@ -80,7 +97,7 @@ class Runner:
         """Consume until `stop` is set; then let what runs end, and give back the rest."""
         beside = [
             asyncio.create_task(work)
-            for work in (self._releases.run(), self._deaths.run(), self._callbacks.run())
+            for work in (self._releases.run(), self._deaths.run(), self._words.run(), self._callbacks.run())
         ]
         workers = [asyncio.create_task(self._work()) for _ in range(self._options.concurrency)]
         intake = asyncio.create_task(self._take_in())
@@ -114,6 +131,7 @@ class Runner:
                 self._accept()
                 await self._releases.empty()
                 await self._deaths.empty()
+                await self._words.empty()
                 await self._callbacks.empty()
         except TimeoutError:
             self._tell_failed(
@@ -229,6 +247,10 @@ class Runner:
     def _carry_out(self, job: Job, done: Done) -> None:
         decision = done.decision
         if isinstance(decision, Complete):
+            redrive = job.delivery.redrive if self._publish is not None else None
+            if redrive is not None:
+                self._words.add(Word(job.delivery, resolved(redrive, self.source, self._clock.now())))
+                return
             if not self._accepted:
                 self._loop.call_soon(self._accept)
             self._accepted.append(job.delivery)
@@ -250,6 +272,17 @@ class Runner:
         self._tell("completed", self.source, len(done))
         if late:
             self._tell("too_late", self.source, late)
+
+    async def _send_words(self, words: Sequence[Word]) -> Outcomes:
+        """Say what became of redrives, then accept them. A verdict that is lost is no reason to do the work twice."""
+        assert self._publish is not None  # noqa: S101  there are no words without it
+        target = Target(name=QUEUE)
+        outcomes = await self._publish([Publication(to_message(word.verdict), target) for word in words])
+        if lost := [error for error in outcomes if error is not None]:
+            self._tell_failed(f"{len(lost)} verdicts could not be sent", lost[0])
+        self._accepted += [word.delivery for word in words]
+        self._accept()
+        return [None] * len(words)
 
     def _try_again(self, job: Job, step: TryAgain) -> None:
         self._tell("retrying", self.source, job.delivery, job.attempt, step.failure, step.wait)

@@ -11,13 +11,15 @@ and it hides nothing: a `Failure` is redacted where it is made (D4).
 """
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
 import msgspec
 
+from redrive.errors import SettingsError
 from redrive.formats import fields
 from redrive.letters import DeadLetter, Failure, Headers, HeaderValue, Kind, Origin, Typed
+from redrive.rules import format_duration, parse_duration
 
 _T = TypeVar("_T")
 
@@ -38,6 +40,7 @@ _OF_THE_DEATH: Final = (
     "error-kind",
     "error-rule",
     "retryable",
+    "retry-after",
     "failed-at",
     "first-failed-at",
     "retry-count",
@@ -72,6 +75,7 @@ class OwnDeath(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind | None = None
     rule: str | None = None
     retryable: bool | None = None
+    retry_after: timedelta | None = None
     stack: str | None = None
     group: str | None = None  # the failure's fingerprint, made of what stood there before anything was cut
     # how often and when
@@ -104,6 +108,7 @@ class OwnDeath(msgspec.Struct, frozen=True, kw_only=True):
             retryable=True if self.retryable is None else self.retryable,
             rule=self.rule,
             stack=self.stack,
+            retry_after=self.retry_after,
         )
 
     @property
@@ -136,6 +141,7 @@ def write(letter: DeadLetter, delivery_count: int | None) -> Headers:
         "error-kind": failure.kind.value,
         "error-rule": None if failure.rule is None else _beginning(failure.rule, LONGEST_WORD),
         "retryable": failure.retryable,
+        "retry-after": None if failure.retry_after is None else format_duration(failure.retry_after),
         "failed-at": _iso(failure.at),
         "first-failed-at": _iso(letter.first_failed_at),
         "retry-count": letter.retry_count,
@@ -229,6 +235,7 @@ def read(headers: Headers) -> OwnDeath | None:
         kind=take("error-kind", lambda value: Kind(fields.text(value))),
         rule=take("error-rule", fields.text),
         retryable=take("retryable", _truth),
+        retry_after=take("retry-after", _duration),
         failed_at=take("failed-at", fields.time),
         first_failed_at=take("first-failed-at", fields.time),
         retry_count=take("retry-count", fields.count),
@@ -256,6 +263,13 @@ def _plain(value: HeaderValue) -> object:
 
 
 _TRUTHS: Final = {"true": True, "false": False}
+
+
+def _duration(value: object) -> timedelta:
+    try:
+        return parse_duration(fields.text(value))
+    except SettingsError as error:
+        raise ValueError(str(error)) from None
 
 
 def _truth(value: object) -> bool:

@@ -8,7 +8,7 @@ message to the next. It never looks at the message.
 
 import re
 import traceback
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Final
@@ -46,6 +46,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     retryable: bool = True
     rule: str | None = None  # the name of the rule that decided kind and retryable (A2)
     stack: str | None = None
+    retry_after: timedelta | None = None  # how long whoever refused it asked to wait
 
     @property
     def fingerprint(self) -> str:

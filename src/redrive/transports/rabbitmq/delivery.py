@@ -13,6 +13,7 @@ from redrive.amqp.hot import parse_deliver
 from redrive.amqp.properties import read_field
 from redrive.letters import Headers, Message, Origin
 from redrive.letters.headers import pack
+from redrive.letters.redrive import ID, Redrive, redrive_of
 from redrive.transports.base import Delivery
 from redrive.transports.rabbitmq.envelope import Unsealed, unseal
 from redrive.transports.rabbitmq.message import to_message
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from redrive.transports.rabbitmq.subscription import Subscription
 
 NAME = "rabbitmq"
+_REDRIVE_ID = ID.encode()
 _HEADER_SIZE = 12  # octets of a content header in front of the properties
 
 
@@ -77,6 +79,11 @@ class RabbitDelivery(Delivery):
             return cast("str | None", read_field(self._header[_HEADER_SIZE:], "content_type"))
         except FrameSyntaxError:
             return None
+
+    @property
+    def redrive(self) -> Redrive | None:
+        """Which dead letter it is a redrive of; told by a look at the octets for most, which are none."""
+        return redrive_of(self.message.headers) if _REDRIVE_ID in self._header else None
 
     @property
     def route(self) -> tuple[str, str]:

@@ -224,6 +224,12 @@ class Link(asyncio.Protocol):
             self._end(
                 BrokerRefusedError(f"{self.endpoint} hung up during login; check user, password and vhost")
             )
+        elif not self.opened.done():
+            tls = self.url.tls
+            hint = (
+                "is that its AMQP port?" if tls is None or tls.certfile else "it may want a certfile= of ours"
+            )
+            self._end(BrokerUnreachableError(f"{self.endpoint} hung up before the login; {hint}"))
         why = f": {exc}" if exc is not None else ""
         self._end(BrokerUnreachableError(f"the connection to {self.endpoint} was lost{why}"))
         if not self._gone.done():

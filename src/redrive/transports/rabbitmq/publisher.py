@@ -148,6 +148,7 @@ class Publisher:
         if opening is None:
             await self._make_room()
             opening = asyncio.get_running_loop().create_task(_Lane.open(link, exchange))
+            opening.add_done_callback(_look_at)  # whoever asked for it may be gone
             self._lanes[exchange] = opening
         return await asyncio.shield(opening)
 
@@ -298,6 +299,11 @@ class UnroutableError(PublishError):
 
 class _RefusedError(PublishError):
     """One message of the channel was refused, and the broker does not say which."""
+
+
+def _look_at(opening: "asyncio.Task[_Lane]") -> None:
+    if not opening.cancelled():
+        opening.exception()
 
 
 def _why(exchange: str, error: TransportError) -> PublishError:

@@ -64,6 +64,11 @@ class RabbitReceiver:
         self._is_stopped = False
         self._is_closed = False
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._is_closed
+
     async def open(self) -> None:
         """Subscribe, and stay subscribed; raises if that cannot be."""
         await self._subscribe()
@@ -178,6 +183,8 @@ class RabbitReceiver:
             delivery.settled = True
             if delivery.subscription is subscription:
                 tags.append(delivery.tag)
+            elif delivery.subscription.alive:
+                delivery.subscription.accept([delivery.tag])
             else:
                 late += 1
         if subscription is None or not subscription.alive:
@@ -240,6 +247,8 @@ class RabbitReceiver:
             self._is_stopped = True
             if self._subscription is not None and self._subscription.alive:
                 await self._subscription.stop()
+            elif self._follower is not None:
+                self._follower.cancel()  # it is just looking for the queue
         self._arrived.set()
 
     async def close(self) -> None:

@@ -109,7 +109,7 @@ class RabbitTransport:
         lifeline, publisher = self._opened()
         receiver = RabbitReceiver(source, lifeline, publisher, self._peeks, self._clock, self._tell)
         await receiver.open()
-        self._receivers.append(receiver)
+        self._receivers = [each for each in self._receivers if not each.is_closed] + [receiver]
         return receiver
 
     async def publish(self, publications: Sequence[Publication]) -> Outcomes:

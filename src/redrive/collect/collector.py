@@ -1,0 +1,191 @@
+"""How does what lies in a dead-letter queue come into the store, once and for good?
+
+A batch is read, kept, and then accepted. A letter that is there already, because a crash came between the two, is
+recognised by its id. A message that is a redrive of ours (`redrive-id`) returns to its own letter: that attempt has
+failed, and the letter is pending again, or has failed for good at the limit (E5, H3).
+
+The rules: durable first, then accepted; one message, one letter; two messages that look alike are two letters.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from redrive.clock import Clock
+from redrive.collect.drain import Drain, Trouble
+from redrive.collect.reading import Reader
+from redrive.errors import LetterNotFoundError
+from redrive.formats import told as formats
+from redrive.letters import DeadLetter, Failure, LetterHead, Message, State, letter_id
+from redrive.letters.redrive import Redrive, redrive_of
+from redrive.rules import Exhausted, StrategyOptions, choose
+from redrive.stores.base import Store
+from redrive.stores.changes import Annotate, Exhaust, Outcome, Retry, Settlement
+from redrive.stores.query import Condition, Op, Query
+from redrive.transports.base import Delivery, Source, Transport
+
+ACTOR: Final = "collector"
+_OPEN: Final = (State.PENDING, State.PROCESSING, State.MANUAL)
+
+
+class Counts(msgspec.Struct):
+    """What a collector has done since it began."""
+
+    collected: int = 0  # new letters
+    known: int = 0  # were there already
+    returned: int = 0  # redrives that died again
+    late: int = 0  # of these, whose claim was over
+
+
+class Collector:
+    """Drains one dead-letter queue into a store."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        store: Store,
+        queue: str,
+        *,
+        reader: Reader,
+        options: StrategyOptions,
+        clock: Clock,
+        trouble: Trouble,
+        batch: int = 500,
+        died_again: Callable[[str, Failure], None] = lambda _source, _failure: None,
+        collected: Callable[[Sequence[DeadLetter]], None] = lambda _letters: None,
+    ) -> None:
+        """`died_again` hears of redrives that failed, by the source they were sent to; `collected` of new letters."""
+        self._transport = transport
+        self._store = store
+        self._queue = queue
+        self._reader = reader
+        self._options = options
+        self._clock = clock
+        self._trouble = trouble
+        self._batch = batch
+        self._died_again = died_again
+        self._collected = collected
+        self.name = f"collector of {queue}"
+        self.counts = Counts()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Collect until `stop` is set."""
+        receiver = await self._transport.receiver(Source(name=self._queue, window=self._batch))
+        await Drain(receiver, self.keep, self._trouble, self._clock).run(stop)
+
+    async def keep(self, batch: Sequence[Delivery]) -> None:
+        """Make these dead letters durable."""
+        fresh: list[tuple[Delivery, DeadLetter]] = []
+        for delivery in batch:
+            message = delivery.message
+            letter = self._read(delivery, message)
+            redrive = redrive_of(message.headers)
+            if redrive is None or not await self._returned(redrive, letter):
+                fresh.append((delivery, letter))
+        if fresh:
+            await self._add(fresh)
+
+    def _read(self, delivery: Delivery, message: Message) -> DeadLetter:
+        return self._reader.letter(
+            formats.stripped(message),
+            formats.read(message, self._queue),
+            found=delivery.origin,
+            key=delivery.key,
+            now=self._clock.now(),
+        )
+
+    # --- new letters -------------------------------------------------------------------------------------------
+
+    async def _add(self, fresh: Sequence[tuple[Delivery, DeadLetter]]) -> None:
+        fresh = await self._without_those_that_died_twice(fresh)
+        added: list[DeadLetter] = []
+        number = 1
+        while fresh:
+            letters = [letter for _, letter in fresh]
+            taken: set[str] = set()
+            for place, letter in enumerate(letters):  # two that look alike in one batch are two
+                while letter.id in taken:
+                    letters[place] = _another(letter, number := number + 1)
+                taken.add(letters[place].id)
+            answers = await self._store.add(letters)
+            added += [letter for letter, new in zip(letters, answers, strict=True) if new]
+            known = [pair for pair, new in zip(fresh, answers, strict=True) if not new]
+            # The queue has never handed it out before, so it cannot be one that we have kept: it only looks like it.
+            fresh = [(delivery, letter) for delivery, letter in known if delivery.delivery_count == 1]
+            self.counts.known += len(known) - len(fresh)
+            number += 1
+            fresh = [(delivery, _another(letter, number)) for delivery, letter in fresh]
+        self.counts.collected += len(added)
+        if added:
+            self._collected(added)
+
+    async def _without_those_that_died_twice(
+        self, fresh: Sequence[tuple[Delivery, DeadLetter]]
+    ) -> Sequence[tuple[Delivery, DeadLetter]]:
+        """A consumer that crashed between dead letter and acknowledgement made a second one: the same message (A7)."""
+        named = {letter.message_id for _, letter in fresh if letter.message_id}
+        if not named:
+            return fresh
+        query = Query(
+            (
+                Condition("message", Op.IS, tuple(sorted(named))),
+                Condition("state", Op.IS, tuple(map(str, _OPEN))),
+            )
+        )
+        heads = (await self._store.page(query, limit=1000)).heads
+        if not heads:
+            return fresh
+        there = {
+            (each.source, each.message_id): each for each in await self._store.load([h.id for h in heads])
+        }
+        left: list[tuple[Delivery, DeadLetter]] = []
+        for delivery, letter in fresh:
+            other = there.get((letter.source, letter.message_id))
+            if other is not None and other.id != letter.id and other.message.body == letter.message.body:
+                self.counts.known += 1
+                continue
+            left.append((delivery, letter))
+        return left
+
+    # --- those that came back ----------------------------------------------------------------------------------
+
+    async def _returned(self, redrive: Redrive, letter: DeadLetter) -> bool:
+        """Tell the letter that its redrive has died; False if there is no such letter, or it cannot be told."""
+        try:
+            (own,) = await self._store.load([redrive.hold.id])
+        except LetterNotFoundError:
+            return False
+        self.counts.returned += 1
+        now = self._clock.now()
+        outcome = self._outcome(own, letter.failure, now)
+        (told,) = await self._store.settle([Settlement(redrive.hold, outcome)])
+        if told:
+            self._died_again(own.source, letter.failure)
+            return True
+        self.counts.late += 1
+        if own.state is State.RESOLVED:
+            return False  # presumed too early: it becomes a letter of its own, which knows its number of attempts
+        if own.fence == redrive.hold.fence and own.state in _OPEN:
+            note = Annotate(
+                f"redrive {redrive.attempt} died after its lease had ended: {letter.failure.text:.500}"
+            )
+            await self._store.apply(note, [own.id], by=ACTOR)
+        return True
+
+    def _outcome(self, own: LetterHead, failure: Failure, now: datetime) -> Outcome:
+        redrives = own.dlq_retry_count + 1
+        plan = choose(failure.kind, redrives, now, failure.retry_after, self._options, failure=failure)
+        detail = f"died again: {failure.text:.300}"
+        if isinstance(plan, Exhausted):
+            return Exhaust(failure=failure, strategy=own.strategy, detail=detail)
+        # What only a person can decide is due at once: the worker that claims it parks it.
+        return Retry(at=plan.due or now, failure=failure, strategy=own.strategy, detail=detail)
+
+
+def _another(letter: DeadLetter, number: int) -> DeadLetter:
+    """The letter of a message that cannot be told from another one."""
+    key = f"{letter.key.rpartition('#')[0] or letter.key}#{number}"
+    return msgspec.structs.replace(letter, key=key, id=letter_id(key, letter.failure.at))

@@ -1,0 +1,109 @@
+"""How does a message in a dead-letter queue become a letter?
+
+`formats` tells what the message says about its death, by whatever convention; what it does not say is classified from
+its words or stays unknown. The letter's message is the one that died, without the marks of its death, so that it can
+be sent back as it was. The first plan for it is made here: its strategy, and when it is due.
+
+The rule: any message becomes a letter. One that nobody understands is kept as it is, and tagged so.
+"""
+
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from redrive.formats.told import Told
+from redrive.letters import DeadLetter, Failure, Kind, Message, Origin, letter_id
+from redrive.letters.letter import EPOCH
+from redrive.letters.message import made_up_correlation_id, own_correlation_id
+from redrive.letters.redact import Redactor
+from redrive.rules import Classifier, Exhausted, StrategyOptions, choose
+
+UNKNOWN_REASON: Final = "Unknown"
+NOT_UNDERSTOOD: Final = "not-understood"
+DAMAGED: Final = "damaged-headers"
+# What a broker says when it gave a message up itself.
+_BROKERS_WORDS: Final = {
+    "rejected": "rejected by its consumer",
+    "expired": "its time to live was over",
+    "maxlen": "its queue was full",
+    "delivery_limit": "it was delivered too often",
+}
+
+
+class Reader:
+    """Makes letters."""
+
+    def __init__(self, classifier: Classifier, redactor: Redactor, options: StrategyOptions) -> None:
+        self._classifier = classifier
+        self._redactor = redactor
+        self._options = options
+
+    def letter(self, message: Message, told: Told, *, found: Origin, key: str, now: datetime) -> DeadLetter:
+        """The letter of a message that was found in a dead-letter queue; `key` names it if it does not itself."""
+        failure = self.failure(told, now)
+        plan = choose(failure.kind, 0, now, failure.retry_after, self._options, failure=failure)
+        due = now if isinstance(plan, Exhausted) or plan.due is None else plan.due
+        letter = DeadLetter.bury(
+            message,
+            _origin(told, found),
+            failure,
+            key=told.key or key,
+            reason=self._redactor.clean(told.reason or UNKNOWN_REASON),
+            first_failed_at=told.first_failed_at,
+            retry_count=told.retry_count or 0,
+            retry_in=max(timedelta(0), due - failure.at),
+            priority=_priority(message),
+            tags=_tags(told),
+            correlation_id=told.correlation_id
+            or own_correlation_id(message)
+            or made_up_correlation_id(told.key or key),
+        )
+        # The id must be the same when this death is read again: by a time that the message tells, never by ours.
+        stable = told.failed_at or _died_at(told) or message.sent_at or EPOCH
+        strategy = None if isinstance(plan, Exhausted) else str(plan.strategy)
+        return msgspec.structs.replace(letter, id=letter_id(letter.key, stable), strategy=strategy)
+
+    def failure(self, told: Told, now: datetime) -> Failure:
+        """What went wrong, as far as it is told."""
+        error_type = told.error_type or told.reason or UNKNOWN_REASON
+        text = (
+            told.error_text or _BROKERS_WORDS.get(told.reason or "", "") or told.reason or "nothing is told"
+        )
+        found = self._classifier.classify_text(told.error_type or "", told.error_text or "", None, now)
+        knows = told.error_type is not None or told.error_text is not None
+        kind = told.kind or (found.kind if knows else Kind.UNKNOWN)
+        return Failure(
+            error_type=self._redactor.clean(error_type),
+            text=self._redactor.clean_error(error_type, text),
+            at=min(told.failed_at or _died_at(told) or now, now),
+            kind=kind,
+            retryable=found.retryable if told.retryable is None else told.retryable,
+            rule=told.rule or (found.rule if knows else f"{told.convention} says no more"),
+            stack=None if told.stack is None else self._redactor.clean(told.stack),
+            retry_after=told.retry_after or found.retry_after,
+        )
+
+
+def _origin(told: Told, found: Origin) -> Origin:
+    return msgspec.structs.replace(
+        found,
+        source=told.source or found.source,
+        exchange=told.exchange,
+        routing_key=told.routing_key,
+        dead_letter_source=found.source,
+    )
+
+
+def _died_at(told: Told) -> datetime | None:
+    return told.deaths[0].at if told.deaths else None
+
+
+def _priority(message: Message) -> int:
+    value = message.properties.get("priority")
+    return value if type(value) is int and 0 <= value <= 255 else 0
+
+
+def _tags(told: Told) -> tuple[str, ...]:
+    tags = () if told.convention != "unknown" else (NOT_UNDERSTOOD,)
+    return (*tags, DAMAGED) if told.unreadable else tags

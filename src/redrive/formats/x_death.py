@@ -1,0 +1,214 @@
+"""What does RabbitMQ's `x-death` tell of a message's journey?
+
+An array of tables, the most recent death first, one for each queue and reason (`AMQP.md` 1–8). A queue in which the
+message died again has no new entry but a higher count, and its time, exchange and routing keys stay those of the first
+time; so a time is when the message died there last only where the count is one.
+
+The one rule: no input raises out of `read`. A field that is not what it should be is None, and the header is named in
+`unreadable`. Where the array is missing, `x-last-death-*` and `x-first-death-*` tell what they can. This file does not
+know why a consumer rejected a message: RabbitMQ does not tell.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeVar
+
+import msgspec
+
+from redrive.formats import fields
+from redrive.letters import Headers, HeaderValue, Kind, Typed
+from redrive.letters.letter import EPOCH
+
+_T = TypeVar("_T")
+
+ARRAY: Final = "x-death"
+_LAST: Final = "x-last-death-"
+_FIRST: Final = "x-first-death-"
+NAMES: Final = frozenset(
+    {ARRAY, *(which + what for which in (_LAST, _FIRST) for what in ("queue", "reason", "exchange"))}
+)
+
+KINDS: Final = {
+    "expired": Kind.EXPIRED,
+    "maxlen": Kind.OVERFLOW,
+    "rejected": Kind.UNKNOWN,
+    "delivery_limit": Kind.UNKNOWN,
+}
+_BY_A_CONSUMER: Final = ("rejected", "delivery_limit")
+_LARGEST: Final = 2**63 - 1
+_WAITING: Final = re.compile(r".+\.delay\.[0-9]+[smhd]", re.DOTALL)
+_EXPIRATION: Final = re.compile(r"[0-9]{1,12}", re.ASCII)
+
+
+class Death(msgspec.Struct, frozen=True, kw_only=True):
+    """One stop of the journey."""
+
+    queue: str | None
+    reason: str | None
+    count: int | None
+    at: datetime | None  # of the first time, if it died there more than once
+    exchange: str | None
+    routing_keys: tuple[str, ...] = ()
+
+    @property
+    def is_wait(self) -> bool:
+        """Whether it only waited, in a delay queue of redrive; nobody rejects a message there."""
+        fits = self.queue is not None and _WAITING.fullmatch(self.queue) is not None
+        return fits and self.reason not in _BY_A_CONSUMER
+
+    @property
+    def last_at(self) -> datetime | None:
+        """When it died there last, where that is told."""
+        return self.at if self.count == 1 else None
+
+
+class Journey(msgspec.Struct, frozen=True):
+    """Where a message has died, most recent first, and which headers could not be read in full."""
+
+    deaths: tuple[Death, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    expiration: str | None = None  # what the message carried before its death; the broker takes it away
+
+    def last(self, *, apart_from: str) -> Death | None:
+        """The most recent death that tells where the message belongs; none in the queue it lies in now."""
+        return next(
+            (death for death in self.deaths if death.queue not in (None, apart_from) and not death.is_wait),
+            None,
+        )
+
+    def last_in(self, queue: str) -> Death | None:
+        """The most recent death in this queue."""
+        return next((death for death in self.deaths if death.queue == queue), None)
+
+    def rejections(self, queue: str) -> int | None:
+        """How often consumers of this queue gave the message up."""
+        counts = [
+            death.count for death in self.deaths if death.queue == queue and death.reason in _BY_A_CONSUMER
+        ]
+        known = [count for count in counts if count is not None]
+        if not known or len(known) < len(counts):
+            return None
+        return total if (total := sum(known)) <= _LARGEST else None
+
+    def began(self, queue: str) -> datetime | None:
+        """When it died in this queue for the first time."""
+        return min((death.at for death in self.deaths if death.queue == queue and death.at), default=None)
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+def recognises(headers: Mapping[str, HeaderValue]) -> bool:
+    """Do the headers tell of a death that RabbitMQ wrote down?"""
+    return not NAMES.isdisjoint(headers)
+
+
+def read(headers: Mapping[str, HeaderValue]) -> Journey:
+    """What the headers tell; never raises."""
+    unreadable: list[str] = []
+    deaths: list[Death] = []
+    expiration: str | None = None
+    for entry in _entries(headers.get(ARRAY), unreadable):
+        if not isinstance(entry, Headers):
+            unreadable.append(ARRAY)
+            continue
+        stop = _Table(dict(entry), unreadable)
+        deaths.append(
+            Death(
+                queue=stop.take("queue", name),
+                reason=stop.take("reason", name),
+                count=stop.take("count", fields.count),
+                at=stop.take("time", _time),
+                exchange=stop.take("exchange", name),
+                routing_keys=stop.take("routing-keys", _names) or (),
+            )
+        )
+        # The oldest one is what its producer set.
+        expiration = stop.take("original-expiration", _expiration) or expiration
+    if not deaths:
+        deaths = _by_single_headers(headers, unreadable)
+    return Journey(tuple(deaths), tuple(dict.fromkeys(unreadable)), expiration)
+
+
+class _Table:
+    """The fields of one entry; a damaged one is None, and its array is named."""
+
+    def __init__(self, values: Mapping[str, HeaderValue], unreadable: list[str]) -> None:
+        self._values = values
+        self._unreadable = unreadable
+
+    def take(self, key: str, parse: Callable[[object], _T], header: str = ARRAY) -> _T | None:
+        value = plain(self._values.get(key))
+        if value is None:
+            return None
+        try:
+            return parse(value)
+        except ValueError:
+            self._unreadable.append(header)
+            return None
+
+
+def _entries(value: HeaderValue, unreadable: list[str]) -> tuple[object, ...]:
+    found = plain(value)
+    if isinstance(found, tuple):
+        return tuple(map(plain, found))
+    if isinstance(found, Headers):  # some client made an array of one into its only table
+        return (found,)
+    if found is not None:
+        unreadable.append(ARRAY)
+    return ()
+
+
+def _by_single_headers(headers: Mapping[str, HeaderValue], unreadable: list[str]) -> list[Death]:
+    table = _Table(headers, unreadable)
+    found: list[Death] = []
+    for which in (_LAST, _FIRST):
+        queue, reason, exchange = (
+            table.take(which + what, name, which + what) for what in ("queue", "reason", "exchange")
+        )
+        death = Death(queue=queue, reason=reason, count=None, at=None, exchange=exchange)
+        if (queue or reason) and death not in found:
+            found.append(death)
+    return found
+
+
+def plain(value: object) -> object:
+    """The value without the wire's name for its type."""
+    while isinstance(value, Typed):
+        value = value.value
+    return value
+
+
+def name(value: object) -> str:
+    """The name of something on a broker. One that is not UTF-8 keeps its octets, as everywhere in AMQP."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    return fields.text(value)
+
+
+def _names(value: object) -> tuple[str, ...]:
+    if not isinstance(value, tuple):
+        raise ValueError("not an array")  # noqa: TRY004  # wrong data, not a wrong call
+    return tuple(name(plain(item)) for item in value)
+
+
+def _time(value: object) -> datetime:
+    """AMQP's timestamp; a client that knows no such type makes it a number of seconds, or a text."""
+    try:
+        match value:
+            case datetime():
+                return value.astimezone(UTC)
+            case int():
+                return EPOCH + timedelta(seconds=fields.count(value))
+    except OverflowError:
+        raise ValueError("not a time") from None
+    return fields.time(value)
+
+
+def _expiration(value: object) -> str:
+    """Milliseconds in digits, and no more of them than a broker takes."""
+    text = name(value)
+    if not _EXPIRATION.fullmatch(text):
+        raise ValueError("not a number of milliseconds")
+    return text

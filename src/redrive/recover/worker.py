@@ -1,0 +1,200 @@
+"""How do letters that are due find their way back?
+
+    claim → strategy → redrive (durable) → marked as sent, waiting for its verdict
+
+A worker claims a batch, asks the rules what to do with each letter, publishes those that are to go in one batch, and
+writes down what it did. The letter stays `dlq_processing` for the quiet time: a verdict resolves it, a second death
+brings it back, and when neither comes it is presumed to be resolved (by the rescuer).
+
+Any number of workers in any number of processes share the letters: a claim has a lease and a fence, a heartbeat extends
+the lease while a batch is under way, and a worker that has lost its lease can write nothing. It does not know stores
+nor brokers, only their contracts.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from redrive.clock import Clock
+from redrive.errors import RedriveError
+from redrive.letters import DeadLetter, Hold, LetterHead
+from redrive.recover.breaker import Breakers
+from redrive.recover.health import Measure
+from redrive.recover.sending import SendOptions, attempts_of, publication
+from redrive.recover.service import pause
+from redrive.rules import Check, Exhausted, Health, Strategy, StrategyOptions, choose, unmet_conditions
+from redrive.stores.base import LEASE, Store
+from redrive.stores.changes import Exhaust, Outcome, Park, Release, Settlement
+from redrive.transports.base import Transport
+
+_NOT_SENT: Final = timedelta(minutes=1)
+
+
+class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker works."""
+
+    batch: int = 10
+    poll: timedelta = timedelta(seconds=30)
+    lease: timedelta = LEASE
+    quiet_time: timedelta = timedelta(
+        hours=1
+    )  # without a word, a redrive is then presumed to have been processed
+    sending: SendOptions = SendOptions()
+
+
+class WorkerCounts(msgspec.Struct):
+    """What a worker has done since it began."""
+
+    claimed: int = 0
+    sent: int = 0
+    not_sent: int = 0
+    parked: int = 0
+    exhausted: int = 0
+    waiting: int = 0  # conditions that were not met
+    stale: int = 0  # writes that came after the lease was lost
+
+
+class Worker:
+    """Sends letters back."""
+
+    def __init__(
+        self,
+        store: Store,
+        transport: Transport,
+        *,
+        name: str,
+        strategy: StrategyOptions,
+        options: WorkerOptions,
+        clock: Clock,
+        breakers: Breakers,
+        measure: Measure = Health,
+        trouble: Callable[[str, Exception], None] = lambda _what, _error: None,
+    ) -> None:
+        self._store = store
+        self._transport = transport
+        self._strategy = strategy
+        self._options = options
+        self._clock = clock
+        self._breakers = breakers
+        self._measure = measure
+        self._trouble = trouble
+        self._wake = asyncio.Event()
+        self.name = name
+        self.counts = WorkerCounts()
+
+    def wake(self) -> None:
+        """Something became due: look now, not at the next poll."""
+        self._wake.set()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until `stop` is set."""
+        while not stop.is_set():
+            if await self.turn() == self._options.batch:
+                continue  # there may be more
+            self._wake.clear()
+            woken = asyncio.ensure_future(self._wake.wait())
+            polling = asyncio.ensure_future(pause(self._clock, self._options.poll, stop))
+            try:
+                await asyncio.wait((woken, polling), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                woken.cancel()
+                polling.cancel()
+
+    async def turn(self) -> int:
+        """Claim once and see to what was claimed; how many letters that were."""
+        heads = await self._store.claim(self.name, limit=self._options.batch, lease=self._options.lease)
+        if heads:
+            self.counts.claimed += len(heads)
+            beating = asyncio.create_task(self._heartbeat([head.hold for head in heads]))
+            try:
+                await self._see_to(heads)
+            finally:
+                beating.cancel()
+        return len(heads)
+
+    async def _see_to(self, heads: Sequence[LetterHead]) -> None:
+        now = self._clock.now()
+        letters = {letter.id: letter for letter in await self._store.load([head.id for head in heads])}
+        going: list[DeadLetter] = []
+        settlements: list[Settlement] = []
+        for head in heads:
+            outcome = self._instead_of_sending(letters[head.id], now)
+            if outcome is None:
+                going.append(letters[head.id])
+            else:
+                settlements.append(Settlement(head.hold, outcome))
+        if settlements:
+            await self._settle(settlements)
+        if going:
+            await self._send(going)
+
+    def _instead_of_sending(self, letter: DeadLetter, now: datetime) -> Outcome | None:
+        """What becomes of a letter that is not sent back now; None: it is."""
+        plan = choose(letter.kind, attempts_of(letter), now, None, self._strategy, failure=letter.failure)
+        if isinstance(plan, Exhausted):
+            self.counts.exhausted += 1
+            return Exhaust(strategy=letter.strategy, detail=f"sent back {plan.redrives} times")
+        name = str(plan.strategy)
+        if plan.strategy is Strategy.MANUAL:
+            self.counts.parked += 1
+            return Park(strategy=name, detail=f"a person has to look at it ({plan.rule})")
+        if plan.strategy is Strategy.CONDITIONAL:
+            unmet = unmet_conditions(self._health(letter.source), self._strategy)
+            if unmet:
+                self.counts.waiting += 1
+                words = ", ".join(check.value.replace("_", " ") for check in unmet)
+                return Release(at=now + self._strategy.recheck, strategy=name, detail=f"waits until: {words}")
+        elif not self._breakers.admits(letter.source):
+            self.counts.waiting += 1
+            detail = f"waits until: {Check.BREAKER_CLOSED.value.replace('_', ' ')}"
+            return Release(at=now + self._strategy.recheck, strategy=name, detail=detail)
+        return None
+
+    def _health(self, source: str) -> Health:
+        return msgspec.structs.replace(self._measure(), breaker_closed=self._breakers.admits(source))
+
+    async def _send(self, letters: Sequence[DeadLetter]) -> None:
+        messages = [publication(letter, letter.hold, self._options.sending) for letter in letters]
+        try:
+            outcomes = await self._transport.publish(messages)
+        except RedriveError as error:
+            outcomes = [error] * len(letters)
+        sent = [letter for letter, error in zip(letters, outcomes, strict=True) if error is None]
+        await self.mark_as_sent([letter.hold for letter in sent])
+        later = self._clock.now() + _NOT_SENT
+        failed = [
+            Settlement(letter.hold, Release(at=later, detail=f"could not be sent: {error}"))
+            for letter, error in zip(letters, outcomes, strict=True)
+            if error is not None
+        ]
+        if failed:
+            self.counts.not_sent += len(failed)
+            self._trouble(
+                f"{len(failed)} letters could not be sent back",
+                next(error for error in outcomes if error is not None),
+            )
+            await self._settle(failed)
+
+    async def mark_as_sent(self, holds: Sequence[Hold]) -> None:
+        """They are on their way: the letters wait for their verdicts."""
+        if not holds:
+            return
+        kept = await self._store.extend(holds, lease=self._options.quiet_time, sent=True)
+        self.counts.sent += sum(kept)
+        self.counts.stale += len(kept) - sum(kept)
+
+    async def _settle(self, settlements: Sequence[Settlement]) -> None:
+        done = await self._store.settle(settlements)
+        self.counts.stale += len(done) - sum(done)
+
+    async def _heartbeat(self, holds: Sequence[Hold]) -> None:
+        """Extend the leases while the batch is under way."""
+        while True:
+            await self._clock.sleep(self._options.lease / 3)
+            try:
+                await self._store.extend(holds, lease=self._options.lease)
+            except RedriveError as error:
+                self._trouble("leases could not be extended", error)
