@@ -102,7 +102,9 @@ async def add_one_by_one(path: Path, letters: list[DeadLetter]) -> float:
 
 
 def add_plainly(path: Path, letters: list[DeadLetter], indexed: tuple[str, ...]) -> float:
-    rows = [(*row.columns, row.failure, one.message.body) for one in letters for row in [new_row(one)]]
+    rows = [
+        (*columns, failure, one.message.body) for one in letters for columns, _, failure in [new_row(one)]
+    ]
     names = [*ADDED[3:], "failure", "body"]
     db = sqlite3.connect(path, isolation_level=None)
     db.execute("PRAGMA journal_mode = WAL")

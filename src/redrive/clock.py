@@ -43,3 +43,14 @@ class SystemClock:
     async def sleep(self, duration: timedelta) -> None:
         """Wait for `duration`; zero or less gives way once."""
         await asyncio.sleep(max(0.0, duration.total_seconds()))
+
+
+async def pause(clock: Clock, duration: timedelta, stop: asyncio.Event) -> None:
+    """Wait for `duration`, but no longer than until `stop` is set."""
+    sleeping = asyncio.ensure_future(clock.sleep(duration))
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((sleeping, stopping), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        sleeping.cancel()
+        stopping.cancel()

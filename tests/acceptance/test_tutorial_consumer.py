@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from redrive import __file__ as package
+from redrive.formats import own
 from redrive.testing.transport_suite import RestartSuite, TransportSuite
 from redrive.transports import base
+from redrive.transports.rabbitmq import envelope, url
 from tests.acceptance.test_consume_process import Consuming, exists, send, until
 from tests.services import RabbitMQ
 
@@ -25,6 +27,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
 TUTORIAL = (ROOT / "docs" / "tutorial" / "first-consumer.md").read_text("utf-8")
 CONTRACT = (ROOT / "docs" / "reference" / "transport-contract.md").read_text("utf-8")
+RABBITMQ = (ROOT / "docs" / "reference" / "transport-rabbitmq.md").read_text("utf-8")
 URL = "amqp://localhost"
 
 
@@ -33,7 +36,7 @@ URL = "amqp://localhost"
 
 def section(page: str, heading: str) -> str:
     """The text under a heading."""
-    return page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return page.split(f"\n## {heading}\n")[1].split("\n## ", maxsplit=1)[0]
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -53,7 +56,9 @@ def printed_by(text: str, command: str) -> list[str]:
 
 def files_of(page: str) -> dict[str, str]:
     """The programs that the page lets its reader save, by their names."""
-    found = re.findall(r"save this as `(\w+\.py)`:\n\n```python\n(.*?)^```$", page, re.I | re.M | re.S)
+    found = re.findall(
+        r"save this as `(\w+\.py)`:\n\n```python\n(.*?)^```$", page, re.IGNORECASE | re.MULTILINE | re.DOTALL
+    )
     return dict(found)
 
 
@@ -183,3 +188,32 @@ def test_no_test_of_the_transport_suite_is_without_its_sentence() -> None:
 @pytest.mark.parametrize("number", SENTENCES)
 def test_every_sentence_of_the_transports_contract_stands_in_the_reference(number: str) -> None:
     assert f"| T{number} | {SENTENCES[number]} |" in CONTRACT
+
+
+# --- the RabbitMQ transport --------------------------------------------------------------------------------
+
+
+def headers_in(table: str) -> set[str]:
+    """The headers that a table of the page names; "…" stands for several."""
+    rows = RABBITMQ.split(f"<!-- table: {table} -->")[1].split("<!-- end -->")[0]
+    cells = [row.split("|")[1] for row in rows.splitlines() if row.startswith("|")]
+    names = [name for cell in cells for name in re.findall(r"`(redrive-[\w-]+…?)`", cell)]
+    ends = ("queue", "reason", "exchange")
+    return {name.replace("…", end) for name in names for end in (ends if "…" in name else ("",))}
+
+
+def test_every_header_of_a_dead_letter_stands_in_the_reference() -> None:
+    assert headers_in("headers") == {own.PREFIX + name for name in own._OF_THE_DEATH}
+
+
+def test_every_header_of_a_copy_stands_in_the_reference() -> None:
+    words = {value for value in vars(envelope).values() if isinstance(value, str)}
+    moved = {*envelope._CARBON_COPIES.values(), *(envelope._ORIGINAL + name for name in envelope._DEATHS)}
+    marks = {word for word in words if re.fullmatch(r"redrive-[\w-]*\w", word)}
+    assert headers_in("copies") == marks | moved
+
+
+@pytest.mark.parametrize("option", url._KNOWN)
+def test_every_option_of_a_url_stands_in_the_reference(option: str) -> None:
+    rows = [line.split("|")[1] for line in section(RABBITMQ, "URL").splitlines() if line.startswith("| `")]
+    assert any(f"`{option}`" in row for row in rows)

@@ -8,8 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from redrive.clock import Clock
-from redrive.recover.service import pause
+from redrive.clock import Clock, pause
 from redrive.stores.base import Rescued, Store
 
 

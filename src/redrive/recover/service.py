@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final, Protocol
 
-from redrive.clock import Clock
+from redrive.clock import Clock, pause
 
 _FIRST_WAIT: Final = timedelta(milliseconds=500)
 _LONGEST_WAIT: Final = timedelta(seconds=30)
@@ -77,14 +77,3 @@ class Services:
             finally:
                 if self._stop.is_set():
                     self.failing.pop(service.name, None)
-
-
-async def pause(clock: Clock, duration: timedelta, stop: asyncio.Event) -> None:
-    """Wait for `duration`, but no longer than until `stop` is set."""
-    sleeping = asyncio.ensure_future(clock.sleep(duration))
-    stopping = asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait((sleeping, stopping), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        sleeping.cancel()
-        stopping.cancel()

@@ -18,17 +18,16 @@ from typing import Final
 
 import msgspec
 
-from redrive.clock import Clock
+from redrive.clock import Clock, pause
 from redrive.errors import RedriveError
 from redrive.letters import DeadLetter, Hold, LetterHead
 from redrive.recover.breaker import Breakers
 from redrive.recover.health import Measure
-from redrive.recover.sending import SendOptions, attempts_of, publication
-from redrive.recover.service import pause
 from redrive.rules import Check, Exhausted, Health, Strategy, StrategyOptions, choose, unmet_conditions
 from redrive.stores.base import LEASE, Store
 from redrive.stores.changes import Exhaust, Outcome, Park, Release, Settlement
 from redrive.transports.base import Transport
+from redrive.transports.redriving import SendOptions, attempts_of, publication
 
 _NOT_SENT: Final = timedelta(minutes=1)
 

@@ -53,6 +53,29 @@ Failing
   S31  A verb that raises has changed nothing.
   S32  After `close`, every verb raises `StoreClosedError`; what was acknowledged before is there on reopening.
   S33  Settings out of range and letters that cannot be stored are refused with a message that says why.
+
+Operating
+  S34  When `begin` returns, the operation and its list are durable: the letters in the order given, each once.
+       Letters that are not there may be listed.
+  S35  A new operation is running, held by nobody and without an outcome, whatever its copy says; the store stamps
+       `created_at`.
+  S36  Beginning an operation whose id is there already changes nothing, and says so.
+  S37  `operation` gives one operation, `operations` the newest first; an unknown id is an `OperationNotFoundError`,
+       by whatever verb.
+  S38  `remaining` gives the letters without an outcome, `items` all of them; both in the order of the list.
+  S39  The first outcome of a letter stands, repeated ones change nothing, and what `operation` counts is what
+       `items` tells. Outcomes are recorded after the end as well: what has happened has happened.
+  S40  Recording an outcome of a letter that is not in the list is an error, and nothing has changed.
+  S41  `run_operation` gives an operation to one runner at a time, until it ends or the lease does; asking again
+       moves the end of the lease.
+  S42  A stopped operation runs again by `run_operation`, unless it was asked not to resume.
+  S43  `end_operation` ends an operation that is running or stopped, whoever runs it; one that is done or cancelled
+       is never run or ended again, and says so.
+  S44  An operation and its items stay as they are when letters change or are deleted.
+
+Grouping
+  S45  `groups` gives the failure groups of the letters that match, the largest first and no bodies, with the error
+       of the letter that came last; its numbers agree with `tally`.
 """
 
 from collections.abc import Sequence
@@ -63,6 +86,7 @@ import msgspec
 
 from redrive.letters import DeadLetter, Hold, LetterHead, State
 from redrive.stores.changes import Change, Settlement
+from redrive.stores.operations import Group, Item, Operation, OperationState
 from redrive.stores.query import EVERYTHING, Query
 
 LEASE: Final = timedelta(minutes=5)
@@ -155,6 +179,49 @@ class Store(Protocol):
         self, letter_id: str | None = None, *, after: int = 0, limit: int = 100
     ) -> list[JournalLine]:
         """The journal from line `after` on, of one letter or of all."""
+        ...
+
+    async def begin(self, operation: Operation, ids: Sequence[str]) -> bool:
+        """Make an operation and its list durable; False: it is there already."""
+        ...
+
+    async def operation(self, operation_id: str) -> Operation:
+        """How an operation stands."""
+        ...
+
+    async def operations(self, *, limit: int = 50) -> list[Operation]:
+        """How the newest operations stand."""
+        ...
+
+    async def remaining(self, operation_id: str, *, limit: int) -> list[str]:
+        """The next letters of the list that have no outcome."""
+        ...
+
+    async def items(self, operation_id: str, *, after: int = 0, limit: int) -> list[Item]:
+        """The letters of the list behind the first `after`, each with what became of it."""
+        ...
+
+    async def record(self, operation_id: str, outcomes: Sequence[tuple[str, str, str]]) -> None:
+        """Write down what became of letters: (letter id, outcome, detail)."""
+        ...
+
+    async def run_operation(
+        self, operation_id: str, runner: str, *, lease: timedelta = LEASE, resume: bool = True
+    ) -> bool:
+        """The operation is `runner`'s to run; False: it has ended, or somebody else runs it.
+
+        A runner that asks again while it works says `resume=False`: what a person stopped meanwhile stays stopped.
+        """
+        ...
+
+    async def end_operation(
+        self, operation_id: str, state: OperationState, *, by: str, note: str = ""
+    ) -> bool:
+        """End or stop an operation, in the name of `by`; False: it had ended for good."""
+        ...
+
+    async def groups(self, query: Query = EVERYTHING, *, limit: int = 50) -> list[Group]:
+        """The largest failure groups of the letters that match."""
         ...
 
     async def damage(self) -> str | None:

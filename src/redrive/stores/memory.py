@@ -48,6 +48,22 @@ from redrive.stores.checks import (
     check_outcome,
     check_rescue,
 )
+from redrive.stores.operations import (
+    Group,
+    Item,
+    Operation,
+    OperationState,
+    begun,
+    check_after,
+    check_end,
+    check_operation,
+    check_outcomes,
+    check_run,
+    end,
+    not_listed,
+    run,
+    unknown_operation,
+)
 from redrive.stores.query import EVERYTHING, FIELDS, FieldKind, Query, read_cursor, tally_field, write_cursor
 
 _FREE: dict[str, Any] = {"locked_by": None, "locked_at": None, "lease_until": None, "sent_at": None}
@@ -62,6 +78,8 @@ class MemoryStore:
         self._clock = clock or SystemClock()
         self._letters: dict[str, DeadLetter] = {}
         self._journal: list[JournalLine] = []
+        self._operations: dict[str, Operation] = {}
+        self._items: dict[str, dict[str, Item]] = {}
         self._last_stamp: datetime | None = None
         self._closed = False
 
@@ -280,6 +298,93 @@ class MemoryStore:
             line for line in self._journal if line.number > after and letter_id in {None, line.letter_id}
         ][:limit]
 
+    # --- operations and groups ---------------------------------------------------------------------------
+
+    async def begin(self, operation: Operation, ids: Sequence[str]) -> bool:
+        """S34 to S36."""
+        self._check_open()
+        check_operation(operation, ids)
+        if operation.id in self._operations:
+            return False
+        self._items[operation.id] = {letter_id: Item(letter_id) for letter_id in ids}
+        total = len(self._items[operation.id])
+        self._operations[operation.id] = begun(operation, total, self._clock.now())
+        return True
+
+    async def operation(self, operation_id: str) -> Operation:
+        """S37."""
+        self._check_open()
+        try:
+            return self._operations[operation_id]
+        except KeyError:
+            raise unknown_operation(operation_id) from None
+
+    async def operations(self, *, limit: int = 50) -> list[Operation]:
+        """S37."""
+        self._check_open()
+        check_limit(limit, LARGEST_PAGE)
+        return list(reversed(self._operations.values()))[:limit]
+
+    async def remaining(self, operation_id: str, *, limit: int) -> list[str]:
+        """S38."""
+        check_limit(limit, LARGEST_CLAIM)
+        await self.operation(operation_id)
+        return [item.letter_id for item in self._items[operation_id].values() if item.outcome is None][:limit]
+
+    async def items(self, operation_id: str, *, after: int = 0, limit: int) -> list[Item]:
+        """S38."""
+        check_limit(limit, LARGEST_CLAIM)
+        check_after(after)
+        await self.operation(operation_id)
+        return list(self._items[operation_id].values())[after : after + limit]
+
+    async def record(self, operation_id: str, outcomes: Sequence[tuple[str, str, str]]) -> None:
+        """S39, S40."""
+        check_outcomes(outcomes)
+        operation = await self.operation(operation_id)
+        items = dict(self._items[operation_id])
+        counts = Counter(operation.outcomes)
+        now = self._clock.now()
+        for letter_id, outcome, detail in outcomes:
+            if letter_id not in items:
+                raise not_listed(operation_id, letter_id)
+            if items[letter_id].outcome is None:
+                items[letter_id] = Item(letter_id, outcome, detail, now)
+                counts[outcome] += 1
+        self._items[operation_id] = items
+        self._operations[operation_id] = msgspec.structs.replace(operation, outcomes=dict(counts))
+
+    async def run_operation(
+        self, operation_id: str, runner: str, *, lease: timedelta = LEASE, resume: bool = True
+    ) -> bool:
+        """S41, S42."""
+        check_run(runner, lease)
+        operation = await self.operation(operation_id)
+        return self._keep(run(operation, runner, lease, self._clock.now(), resume=resume))
+
+    async def end_operation(
+        self, operation_id: str, state: OperationState, *, by: str, note: str = ""
+    ) -> bool:
+        """S43."""
+        check_end(state, by, note)
+        operation = await self.operation(operation_id)
+        return self._keep(end(operation, state, by, note, self._clock.now()))
+
+    def _keep(self, operation: Operation | None) -> bool:
+        if operation is not None:
+            self._operations[operation.id] = operation
+        return operation is not None
+
+    async def groups(self, query: Query = EVERYTHING, *, limit: int = 50) -> list[Group]:
+        """S45."""
+        self._check_open()
+        check_limit(limit, LARGEST_PAGE)
+        found: dict[str, list[DeadLetter]] = {}
+        for letter in filter(query.matches, self._letters.values()):
+            found.setdefault(letter.group, []).append(letter)
+        groups = sorted(map(_group, found.values()), key=lambda group: (-group.count, group.group))
+        return groups[:limit]
+
     async def damage(self) -> str | None:
         """Nothing can be wrong with a dictionary."""
         self._check_open()
@@ -341,6 +446,21 @@ class MemoryStore:
 
 def _head(letter: LetterHead) -> LetterHead:
     return LetterHead(**{name: getattr(letter, name) for name in _HEAD_FIELDS})
+
+
+def _group(letters: list[DeadLetter]) -> Group:
+    """What letters of one fingerprint have in common (S45)."""
+    last = max(letters, key=lambda letter: letter.created_at)
+    return Group(
+        group=last.group,
+        count=len(letters),
+        error_type=last.error_type,
+        error_text=last.error_text,
+        sources=tuple(sorted({letter.source for letter in letters})),
+        first_seen=min(letter.first_failed_at for letter in letters),
+        last_seen=max(letter.last_failed_at for letter in letters),
+        states=dict(Counter(str(letter.state) for letter in letters)),
+    )
 
 
 def _attempted(

@@ -35,6 +35,7 @@ from redrive.stores.checks import (
 )
 from redrive.stores.query import EVERYTHING, Query, read_cursor, tally_field, write_cursor
 from redrive.stores.sqlite import reading, schema, work
+from redrive.stores.sqlite.operations import SqliteOperations
 from redrive.stores.sqlite.rows import NewRow, head_of, new_row, ticks
 from redrive.stores.sqlite.search import page_sql, tally_sql, where
 from redrive.stores.sqlite.writer import Bundle, Job, Writer
@@ -63,7 +64,7 @@ class SqliteOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(f"a max_bytes of {self.max_bytes} is not between 1 MB and 128 TB")
 
 
-class SqliteStore:
+class SqliteStore(SqliteOperations):
     """Dead letters in one file. Make one with `SqliteStore.open`."""
 
     def __init__(self, path: Path, options: SqliteOptions, clock: Clock) -> None:
@@ -115,11 +116,11 @@ class SqliteStore:
         """S1 to S5."""
         for letter in letters:
             check_letter(letter)
-        if sum(letter.size for letter in letters) <= _PACKED_AT_ONCE:
+        if sum([letter.size for letter in letters]) <= _PACKED_AT_ONCE:
             rows = [new_row(letter) for letter in letters]
         else:
             rows = await asyncio.to_thread(lambda: [new_row(letter) for letter in letters])
-        return await self._writer.submit(_Add(rows, self._stamps, self._now))
+        return await self._writer.submit(_Add(rows, self._stamps, self._clock))
 
     async def claim(self, worker: str, *, limit: int = 10, lease: timedelta = LEASE) -> list[LetterHead]:
         """S6 to S9, S13."""
@@ -223,23 +224,29 @@ class SqliteStore:
 
 
 class _Add(Job[list[bool]]):
-    """An add; the writer folds those of one group into one."""
+    """An add; the writer folds those of one group into one. Thousands may wait: it carries no closure."""
 
-    __slots__ = ("now", "rows", "stamps")
+    __slots__ = ("clock", "rows", "stamps")
 
-    def __init__(self, rows: list[NewRow], stamps: work.Stamps, now: Callable[[], int]) -> None:
-        super().__init__(lambda db: work.add(db, [rows], stamps, now())[0])
+    def __init__(self, rows: list[NewRow], stamps: work.Stamps, clock: Clock) -> None:
         self.rows = rows
         self.stamps = stamps
-        self.now = now
+        self.clock = clock
+
+    def work(self, db: sqlite3.Connection) -> list[bool]:
+        return _add_all(db, [self])[0]
+
+
+def _add_all(db: sqlite3.Connection, adds: list[_Add]) -> list[list[bool]]:
+    now = ticks(adds[0].clock.now())
+    return work.add(db, [job.rows for job in adds], adds[0].stamps, now)
 
 
 def _bundle(group: list[Job[Any]]) -> Iterator[Bundle]:
     """All adds of a group as one, then the rest. All of them are under way at once: no order was promised."""
     adds = [job for job in group if isinstance(job, _Add)]
     if adds:
-        stamps, now = adds[0].stamps, adds[0].now
-        yield Bundle(list(adds), lambda db: work.add(db, [job.rows for job in adds], stamps, now()))
+        yield Bundle(list(adds), lambda db: _add_all(db, adds))
     for job in group:
         if not isinstance(job, _Add):
             yield Bundle.of(job)

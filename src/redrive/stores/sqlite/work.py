@@ -37,6 +37,9 @@ from redrive.stores.changes import (
 from redrive.stores.cold import pack_failure
 from redrive.stores.sqlite.rows import (
     COLUMNS,
+    DUE,
+    ID,
+    TAGS,
     NewRow,
     bind,
     head_of,
@@ -87,21 +90,23 @@ def add(db: Connection, batches: Sequence[Sequence[NewRow]], stamps: Stamps, now
         new += _add_heads(db, rows[start : start + _ROWS_AT_ONCE], stamps, now)
     for start in range(0, len(new), _ROWS_AT_ONCE):
         some = new[start : start + _ROWS_AT_ONCE]
-        values = [value for key, row in some for value in (key, row.content, row.failure)]
+        values = [value for key, (_, content, failure) in some for value in (key, content, failure)]
         db.execute(insert_bodies(len(some)), values)
-    tags = [(tag, key) for key, row in new if row.tags for tag in row.tags]
+    tags = [(tag, key) for key, (columns, _, _) in new if columns[TAGS] for tag in read_tags(columns[TAGS])]
     if tags:
         db.executemany("INSERT INTO tags (tag, letter) VALUES (?, ?)", tags)
     if len(new) == len(rows):
         return [[True] * len(batch) for batch in batches]
-    fresh = {row.id for _, row in new}
-    return [[_is_first(row.id, fresh) for row in batch] for batch in batches]
+    fresh = {columns[ID] for _, (columns, _, _) in new}
+    return [[_is_first(columns[ID], fresh) for columns, _, _ in batch] for batch in batches]
 
 
 def _add_heads(db: Connection, rows: list[NewRow], stamps: Stamps, now: int) -> list[tuple[int, NewRow]]:
     """The letters that are new, with their keys; their heads are in the file now."""
     keyed = list(zip(stamps.take(len(rows), now), rows, strict=True))
-    values = [value for key, row in keyed for value in (key, key, int(row.due <= now), *row.columns)]
+    values = [
+        value for key, (columns, _, _) in keyed for value in (key, key, int(columns[DUE] <= now), *columns)
+    ]
     try:
         added = db.execute(insert_letters(len(rows)), values).rowcount
     except sqlite3.IntegrityError as error:
@@ -111,8 +116,8 @@ def _add_heads(db: Connection, rows: list[NewRow], stamps: Stamps, now: int) -> 
         return _add_heads(db, rows, stamps, now)
     if added == len(rows):
         return keyed
-    there = dict(_of_ids(db, "id, created_at", [row.id for row in rows]))
-    return [(key, row) for key, row in keyed if there[row.id] == key]
+    there = dict(_of_ids(db, "id, created_at", [columns[ID] for columns, _, _ in rows]))
+    return [(key, row) for key, row in keyed if there[row[0][ID]] == key]
 
 
 def _is_first(letter_id: str, new: set[str]) -> bool:

@@ -50,7 +50,9 @@ def copy_of(
     wait = timedelta(0) if not_before is None else not_before * MILLISECOND - (now - EPOCH)
     if wait > timedelta(0):
         marks = {DELIVERIES: deliveries, NOT_BEFORE: not_before}
-        properties = seal(delivery.unsealed.properties, user, marks=marks, route=delivery.route, waits=True)
+        properties = seal(
+            delivery.unsealed.properties, user, marks=marks, back_to=source, route=delivery.route, waits=True
+        )
         return Outgoing("", delay_queue(source, step_for(wait)), properties, delivery.body)
     return again(source, delivery.unsealed, delivery.route, delivery.body, user, deliveries)
 
@@ -59,7 +61,7 @@ def again(
     source: str, unsealed: Unsealed, route: tuple[str, str], body: bytes, user: str, deliveries: int
 ) -> Outgoing:
     """The copy by which a message comes again at once."""
-    properties = seal(unsealed.properties, user, marks={DELIVERIES: deliveries}, route=route)
+    properties = seal(unsealed.properties, user, marks={DELIVERIES: deliveries}, back_to=source, route=route)
     return Outgoing("", source, properties, body)
 
 

@@ -19,6 +19,7 @@ from redrive.transports.rabbitmq.names import STEPS, delay_queue
 DELIVERIES: Final = "redrive-deliveries"  # the number of the delivery that follows
 NOT_BEFORE: Final = "redrive-not-before"  # milliseconds since 1970
 _ORIGINAL: Final = "redrive-original-"
+_SOURCE: Final = _ORIGINAL + "source"
 _EXCHANGE: Final = _ORIGINAL + "exchange"
 _ROUTING_KEY: Final = _ORIGINAL + "routing-key"
 _EXPIRATION: Final = _ORIGINAL + "expiration"
@@ -61,12 +62,15 @@ def seal(
     user: str,
     *,
     marks: Mapping[str, object] | None = None,
+    back_to: str | None = None,
     route: tuple[str, str] | None = None,
     waits: bool = False,
 ) -> bytes:
     """The raw properties for a copy that `user` publishes, with `marks` among the headers.
 
-    `route` is the exchange and routing key to remember; `waits`: the copy will die in a delay queue on its way.
+    `back_to` is the queue that the marks are meant for: in another one, where the message may end as a dead letter,
+    they count for nothing. `route` is the exchange and routing key to remember; `waits`: the copy will die in a delay
+    queue on its way.
     """
     before = read_headers(properties)
     headers = {_CARBON_COPIES.get(name, name): value for name, value in before.items() if name not in _COUNTS}
@@ -74,6 +78,8 @@ def seal(
         headers = {_ORIGINAL + name if name in _DEATHS else name: value for name, value in headers.items()}
         if sorted(before) != list(before):
             headers[_ORDER] = list(before)  # brokers sort the headers of the dead
+    if back_to is not None:
+        headers[_SOURCE] = back_to
     if route is not None:
         headers[_EXCHANGE], headers[_ROUTING_KEY] = route
     if (expiration := read_field(properties, "expiration")) is not None:
@@ -127,6 +133,8 @@ def _unseal(properties: bytes, source: str) -> Unsealed:
     # RabbitMQ 4 tells how often it was acquired as well: a sign of a queue that counts, but not of failures.
     counts = [headers.pop(name, None) for name in _COUNTS]
     deliveries, not_before = headers.pop(DELIVERIES, None), headers.pop(NOT_BEFORE, None)
+    if headers.pop(_SOURCE, source) != source:
+        deliveries = not_before = None
     exchange, key = headers.pop(_EXCHANGE, None), headers.pop(_ROUTING_KEY, None)
     changes: dict[str, object] = {}
     for field, name in (("expiration", _EXPIRATION), ("user_id", _USER_ID)):

@@ -13,8 +13,15 @@ from datetime import timedelta
 from typing import Final, Self
 
 from redrive.clock import Clock
-from redrive.errors import FormatError, PublishError, RedriveError, TransportClosedError
+from redrive.errors import (
+    BrokerUnreachableError,
+    FormatError,
+    PublishError,
+    RedriveError,
+    TransportClosedError,
+)
 from redrive.letters import Message
+from redrive.rules.durations import format_duration
 from redrive.transports.base import Capabilities, Outcomes, Publication, Source
 from redrive.transports.rabbitmq import looking
 from redrive.transports.rabbitmq.delivery import NAME
@@ -54,7 +61,7 @@ class RabbitTransport:
     ) -> None:
         self._url = parse_url(url)
         self._clock = clock
-        self._publish_timeout = publish_timeout
+        self._patience = publish_timeout
         self._tell = on_event
         self._receiving: Lifeline | None = None
         self._publishing: Lifeline | None = None
@@ -83,7 +90,7 @@ class RabbitTransport:
             raise
         receiving.on_link = self._provision_again
         self._receiving, self._publishing = receiving, publishing
-        self._publisher = Publisher(publishing, self._publish_timeout)
+        self._publisher = Publisher(publishing, self._patience)
 
     async def close(self) -> None:
         """Let go of everything; receivers are closed first."""
@@ -172,7 +179,15 @@ class RabbitTransport:
         return self._receiving, self._publisher
 
     async def _link(self) -> Link:
-        return await self._opened()[0].link()
+        lifeline, _ = self._opened()
+        try:
+            async with asyncio.timeout(self._patience.total_seconds()):
+                return await lifeline.link()
+        except TimeoutError:
+            why = lifeline.lost_because or "no broker was found"
+            raise BrokerUnreachableError(
+                f"not connected for {format_duration(self._patience)}: {why}"
+            ) from None
 
 
 def _outgoing(publication: Publication, user: str) -> Outgoing:

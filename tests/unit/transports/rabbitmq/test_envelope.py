@@ -104,6 +104,19 @@ def test_a_publication_is_durable_and_comes_out_as_it_was(had: BasicProperties) 
     assert unseal(sealed, "orders").properties == raw
 
 
+def test_a_count_is_for_its_own_queue_alone() -> None:
+    """A message that was released and then dead-lettered by the broker begins anew in the dead-letter queue."""
+    raw = encode_properties(BasicProperties(message_id="m"))
+    sealed = seal(raw, "me", marks={DELIVERIES: 3, NOT_BEFORE: 9}, back_to="orders", route=("shop", "new"))
+
+    there, elsewhere = unseal(sealed, "orders"), unseal(sealed, "orders.dlq")
+
+    assert (there.deliveries, there.not_before) == (3, 9)
+    assert (elsewhere.deliveries, elsewhere.not_before) == (1, None)
+    assert elsewhere.route("orders.dlx", "orders") == ("shop", "new")
+    assert there.properties == elsewhere.properties == raw
+
+
 def test_a_quorum_queue_is_known_by_either_of_its_counts() -> None:
     def counted(**headers: object) -> int | None:
         table = {name.replace("_", "-"): value for name, value in headers.items()}

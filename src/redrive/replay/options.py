@@ -1,0 +1,55 @@
+"""How is a replay to be run?"""
+
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+
+from redrive.errors import SettingsError
+from redrive.transports.redriving import SendOptions
+
+KIND: Final = "replay"
+# What becomes of a letter of a replay.
+SENT: Final = "sent"
+SKIPPED: Final = "skipped"
+FAILED: Final = "failed"
+
+
+class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Safe by default: in batches, after a look at the health, stopped when too many die again (E6, H2)."""
+
+    batch: int = 100
+    rate: float | None = None  # letters in a second; None: as fast as it goes
+    canary: int = 0  # so many go first, and their verdicts are waited for
+    canary_wait: timedelta = timedelta(minutes=1)
+    ramp: tuple[int, ...] = ()  # sizes of the first batches, such as 1, 2, 5, 20
+    stop_at: float | None = 0.5  # stop when this share of those that are judged has died again
+    judge_after: int = 5  # fewer than so many say nothing
+    skip_done: bool = False  # H7: leave out letters whose message another letter has resolved already
+    health_check: bool = True
+    quiet_time: timedelta = timedelta(hours=1)
+    lease: timedelta = timedelta(minutes=1)
+    sending: SendOptions = SendOptions()
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch <= 10_000:
+            raise SettingsError(f"replay: a batch is 1 to 10000 letters, not {self.batch}")
+        if self.rate is not None and not 0 < self.rate <= 1_000_000:
+            raise SettingsError(f"replay: the rate must be above 0 letters a second, not {self.rate}")
+        if self.canary < 0 or any(size < 1 for size in self.ramp):
+            raise SettingsError("replay: a canary is 0 letters or more, a step of the ramp 1 or more")
+        if self.stop_at is not None and not 0 < self.stop_at <= 1:
+            raise SettingsError(f"replay: it is stopped at a share above 0 and up to 1, not {self.stop_at}")
+
+
+def pack(options: ReplayOptions) -> bytes:
+    """The options as an operation keeps them."""
+    return msgspec.json.encode(options)
+
+
+def unpack(data: bytes) -> ReplayOptions:
+    """The options that `pack` wrote."""
+    try:
+        return msgspec.json.decode(data, type=ReplayOptions)
+    except msgspec.MsgspecError as error:
+        raise SettingsError(f"the options of this operation cannot be read: {error}") from None

@@ -1,0 +1,99 @@
+"""Which letters would a replay send, and where to?
+
+A plan is a frozen list: what a dry run shows is what the replay then touches, nothing more, whatever comes into the
+store meanwhile. Letters that cannot be replayed as they stand (resolved, failed, archived) are told apart; who wants
+them asks for copies, which are new letters that know what they are copies of.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+
+from redrive.clock import Clock
+from redrive.errors import SettingsError
+from redrive.letters import DeadLetter, LetterHead, State, letter_id
+from redrive.replay.options import KIND, ReplayOptions, pack
+from redrive.stores.base import Store
+from redrive.stores.operations import LARGEST_LIST, Operation
+from redrive.stores.query import Condition, Op, Query
+
+REPLAYABLE: Final = (State.PENDING, State.MANUAL)
+COPYABLE: Final = (State.FAILED, State.RESOLVED, State.ARCHIVED)
+_PAGE: Final = 1000
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replay is about to do."""
+
+    query: str
+    letters: tuple[LetterHead, ...]
+    left_out: tuple[LetterHead, ...] = ()  # match, but cannot be replayed in their state
+
+    @property
+    def ids(self) -> list[str]:
+        """The frozen list."""
+        return [head.id for head in self.letters]
+
+
+async def plan(
+    store: Store, query: Query, *, words: str = "", limit: int | None = None, copies: bool = False
+) -> Plan:
+    """The letters that match now; with `copies` also those that only a copy can bring back."""
+    letters: list[LetterHead] = []
+    left_out: list[LetterHead] = []
+    cursor: str | None = None
+    wanted = REPLAYABLE if not copies else (*REPLAYABLE, *COPYABLE)
+    most = min(limit or LARGEST_LIST, LARGEST_LIST)
+    while True:
+        page = await store.page(query, limit=_PAGE, cursor=cursor)
+        for head in page.heads:
+            (letters if head.state in wanted else left_out).append(head)
+        cursor = page.cursor
+        if cursor is None or len(letters) >= most:
+            break
+    return Plan(query=words, letters=tuple(letters[:most]), left_out=tuple(left_out))
+
+
+def by_ids(ids: Sequence[str]) -> Query:
+    """Exactly these letters."""
+    if not ids:
+        raise SettingsError("name at least one letter")
+    return Query((Condition("id", Op.IS, tuple(dict.fromkeys(ids))),))
+
+
+async def begin(store: Store, frozen: Plan, options: ReplayOptions, *, by: str, clock: Clock) -> Operation:
+    """Make the plan an operation: durable, and ready to run."""
+    ids = await _with_copies(store, frozen, by, clock.now())
+    operation = Operation(id=new_id(clock.now()), kind=KIND, by=by, query=frozen.query, options=pack(options))
+    await store.begin(operation, ids)
+    return await store.operation(operation.id)
+
+
+def new_id(now: datetime) -> str:
+    """A name for an operation; names of one day sort by time."""
+    return f"op-{now:%Y%m%d-%H%M%S}-{uuid4().hex[:6]}"
+
+
+async def _with_copies(store: Store, frozen: Plan, by: str, now: datetime) -> list[str]:
+    """The ids to send: of the letters themselves, or of the copies of those that are over."""
+    over = [head.id for head in frozen.letters if head.state in COPYABLE]
+    copies = {old.id: _copy(old, by, now) for old in await store.load(over)} if over else {}
+    if copies:
+        await store.add(list(copies.values()))
+    return [copies[head.id].id if head.id in copies else head.id for head in frozen.letters]
+
+
+def _copy(letter: DeadLetter, by: str, now: datetime) -> DeadLetter:
+    key = f"{letter.key}@{now.isoformat()}"
+    return msgspec.structs.replace(
+        letter,
+        id=letter_id(key, letter.failure.at),
+        key=key,
+        derived_from=letter.id,
+        next_retry_at=now,
+        tags=(*letter.tags, "copy") if "copy" not in letter.tags else letter.tags,
+        assignee=by,
+    )

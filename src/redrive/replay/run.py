@@ -1,0 +1,298 @@
+"""How is a replay carried out, so that it can be stopped, watched, and gone on with after a crash?
+
+    hold the operation → health → canary → batches: take, publish, mark as sent, record → report
+
+Each batch is taken under a lease, published durably, written down in the letters (they wait for their verdicts), and
+then recorded in the operation. A crash between publish and mark sends one batch twice at most; what is marked is never
+sent again: whoever resumes looks at the letters first (E6, H4).
+
+It does not know where letters come from nor what a console shows; `progress` hears everything.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+
+from redrive.clock import Clock, pause
+from redrive.errors import RedriveError, SettingsError, TransportError
+from redrive.letters import DeadLetter, LetterHead, State
+from redrive.replay.options import FAILED, SENT, SKIPPED, ReplayOptions, unpack
+from redrive.rules import Health, StrategyOptions, unmet_conditions
+from redrive.stores.base import Store
+from redrive.stores.changes import Release, Settlement
+from redrive.stores.operations import Operation, OperationState
+from redrive.stores.query import Condition, Op, Query
+from redrive.transports.base import Transport
+from redrive.transports.redriving import publication, target
+
+_LOOK_EVERY: Final = timedelta(milliseconds=500)
+_PAGE: Final = 1000
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a replay is."""
+
+    operation: str
+    total: int
+    sent: int
+    skipped: int
+    failed: int
+    resolved: int  # of those sent in this run
+    died: int  # likewise: dead again
+    phase: str  # canary, sending, waiting, done, stopped, cancelled
+
+
+Hear = Callable[[Progress], None]
+
+
+class Replay:
+    """Runs one operation."""
+
+    def __init__(
+        self,
+        store: Store,
+        transport: Transport,
+        operation: Operation,
+        *,
+        runner: str,
+        clock: Clock,
+        measure: Callable[[], Health] = Health,
+        strategy: StrategyOptions | None = None,
+        progress: Hear = lambda _progress: None,
+    ) -> None:
+        self._store = store
+        self._transport = transport
+        self._operation = operation
+        self._id = operation.id
+        self._options: ReplayOptions = unpack(operation.options)
+        self._runner = runner
+        self._worker = f"replay:{operation.id}"
+        self._clock = clock
+        self._measure = measure
+        self._strategy = strategy or StrategyOptions()
+        self._progress = progress
+        self._judging: dict[str, int] = {}  # letter → fence it was sent under, until something is heard of it
+        self._resolved = self._died = 0
+
+    async def run(self, stop: asyncio.Event) -> Operation:
+        """Run until everything has its outcome, or it is stopped; the operation as it is then."""
+        if not await self._store.run_operation(self._id, self._runner, lease=self._options.lease):
+            now = await self._store.operation(self._id)
+            if now.is_over:
+                return now
+            raise SettingsError(f"operation {self._id} is run by {now.runner} already; wait, or cancel it")
+        holding = asyncio.create_task(self._hold())
+        try:
+            await self._take_up_the_thread()
+            if self._options.health_check:
+                await self._check_health()
+            why = await self._send_all(stop)
+            return await self._end(why)
+        except TransportError as error:
+            await self._store.end_operation(
+                self._id, OperationState.STOPPED, by=self._runner, note=str(error)
+            )
+            raise
+        finally:
+            holding.cancel()
+
+    # --- before ------------------------------------------------------------------------------------------------
+
+    async def _take_up_the_thread(self) -> None:
+        """What an earlier run had in its hands when it ended: those that were sent are recorded, others freed."""
+        query = Query((Condition("worker", Op.IS, (self._worker,)),))
+        cursor: str | None = None
+        sent: list[LetterHead] = []
+        free: list[LetterHead] = []
+        while True:
+            page = await self._store.page(query, limit=_PAGE, cursor=cursor)
+            for head in page.heads:
+                (sent if head.sent_at is not None else free).append(head)
+            cursor = page.cursor
+            if cursor is None:
+                break
+        if sent:
+            await self._record([(head.id, SENT, "") for head in sent])
+            self._judging.update((head.id, head.fence) for head in sent)
+        if free:
+            detail = f"{self._id} was interrupted before it was sent"
+            await self._store.settle([Settlement(head.hold, Release(detail=detail)) for head in free])
+
+    async def _check_health(self) -> None:
+        """Nothing is sent into a system that is not well (seed 004)."""
+        unmet = unmet_conditions(self._measure(), self._strategy)
+        if unmet:
+            words = ", ".join(check.value.replace("_", " ") for check in unmet)
+            raise SettingsError(
+                f"the system is not well, so nothing was sent: {words} does not hold; --force sends"
+            )
+        first = await self._store.remaining(self._id, limit=100)
+        heads = await self._heads(first)
+        letters = await self._store.load([head.id for head in heads])
+        for name in sorted({target(letter, self._options.sending).name for letter in letters}):
+            await self._transport.depth(name)  # raises if there is no such queue
+
+    # --- sending -----------------------------------------------------------------------------------------------
+
+    async def _send_all(self, stop: asyncio.Event) -> str | None:
+        """Send until nothing remains; why it was stopped before, if it was."""
+        number = 0
+        while not stop.is_set():
+            if (await self._store.operation(self._id)).is_over:
+                return "cancelled"
+            size, is_canary = self._size(number)
+            ids = await self._store.remaining(self._id, limit=size)
+            if not ids:
+                return None
+            began = self._clock.monotonic()
+            await self._send(ids)
+            self._tell("canary" if is_canary else "sending")
+            if is_canary:
+                await self._wait_for_verdicts(stop)
+            await self._judge()
+            if self._too_many_died():
+                return f"{self._died} of {self._died + self._resolved} died again"
+            if self._options.rate is not None:
+                spent = self._clock.monotonic() - began
+                await pause(self._clock, timedelta(seconds=len(ids) / self._options.rate) - spent, stop)
+            number += 1
+        return "stopped"
+
+    def _size(self, number: int) -> tuple[int, bool]:
+        options = self._options
+        done = self._operation.recorded
+        if number == 0 and options.canary and not done:
+            return min(options.canary, options.batch), True
+        step = number - 1 if options.canary else number
+        size = options.ramp[step] if 0 <= step < len(options.ramp) else options.batch
+        return min(size, options.batch), False
+
+    async def _send(self, ids: Sequence[str]) -> None:
+        """One batch: take, publish, mark, record."""
+        heads = await self._store.take(ids, self._worker, lease=self._options.lease)
+        taken = {head.id for head in heads}
+        outcomes = [
+            (letter_id, SKIPPED, "somebody holds it, or it is over")
+            for letter_id in ids
+            if letter_id not in taken
+        ]
+        letters = await self._store.load([head.id for head in heads])
+        done = await self._done_elsewhere(letters) if self._options.skip_done else set[str]()
+        outcomes += [(letter_id, SKIPPED, "its message was processed already") for letter_id in done]
+        going = [letter for letter in letters if letter.id not in done]
+        errors = await self._publish(going)
+        sent = [letter for letter, error in zip(going, errors, strict=True) if error is None]
+        kept = (
+            await self._store.extend([one.hold for one in sent], lease=self._options.quiet_time, sent=True)
+            if sent
+            else []
+        )
+        for letter, still_ours in zip(sent, kept, strict=True):
+            outcomes.append((letter.id, SENT, "" if still_ours else "its lease had ended when it was sent"))
+            self._judging[letter.id] = letter.fence
+        back: list[Settlement] = [
+            Settlement(letter.hold, Release(detail="processed already"))
+            for letter in letters
+            if letter.id in done
+        ]
+        for letter, error in zip(going, errors, strict=True):
+            if error is not None:
+                outcomes.append((letter.id, FAILED, str(error)))
+                back.append(Settlement(letter.hold, Release(detail=f"could not be sent: {error}")))
+        if back:
+            await self._store.settle(back)
+        await self._record(outcomes)
+
+    async def _publish(self, letters: Sequence[DeadLetter]) -> Sequence[RedriveError | None]:
+        if not letters:
+            return []
+        messages = [publication(one, one.hold, self._options.sending, self._id) for one in letters]
+        return await self._transport.publish(messages)
+
+    async def _done_elsewhere(self, letters: Sequence[DeadLetter]) -> set[str]:
+        """Letters whose message another letter has resolved."""
+        named = {letter.message_id: letter.id for letter in letters if letter.message_id}
+        if not named:
+            return set()
+        query = Query(
+            (
+                Condition("message", Op.IS, tuple(sorted(named))),
+                Condition("state", Op.IS, (str(State.RESOLVED),)),
+            )
+        )
+        heads = (await self._store.page(query, limit=_PAGE)).heads
+        return {named[head.message_id] for head in heads if head.message_id in named}
+
+    async def _record(self, outcomes: Sequence[tuple[str, str, str]]) -> None:
+        await self._store.record(self._id, outcomes)
+        self._operation = await self._store.operation(self._id)
+
+    # --- listening ---------------------------------------------------------------------------------------------
+
+    async def _wait_for_verdicts(self, stop: asyncio.Event) -> None:
+        end = self._clock.monotonic() + self._options.canary_wait
+        while self._judging and self._clock.monotonic() < end and not stop.is_set():
+            await pause(self._clock, _LOOK_EVERY, stop)
+            await self._judge()
+            self._tell("canary")
+
+    async def _judge(self) -> None:
+        """What has become of those that were sent."""
+        waiting = list(self._judging)[:_PAGE]
+        for head in await self._heads(waiting):
+            if head.state is State.RESOLVED:
+                self._resolved += 1
+            elif head.state is State.PROCESSING and head.fence == self._judging[head.id]:
+                continue
+            else:
+                self._died += 1
+            del self._judging[head.id]
+
+    def _too_many_died(self) -> bool:
+        judged = self._died + self._resolved
+        if self._options.stop_at is None or judged < min(
+            self._options.judge_after, self._options.canary or judged + 1
+        ):
+            return False
+        return judged > 0 and self._died >= self._options.stop_at * judged
+
+    async def _heads(self, ids: Sequence[str]) -> Sequence[LetterHead]:
+        if not ids:
+            return ()
+        query = Query((Condition("id", Op.IS, tuple(ids)),))
+        return (await self._store.page(query, limit=_PAGE)).heads
+
+    # --- after -------------------------------------------------------------------------------------------------
+
+    async def _end(self, why: str | None) -> Operation:
+        if why is None:
+            await self._store.end_operation(self._id, OperationState.DONE, by=self._runner)
+        elif why != "cancelled":
+            await self._store.end_operation(self._id, OperationState.STOPPED, by=self._runner, note=why)
+        self._operation = await self._store.operation(self._id)
+        self._tell(str(self._operation.state))
+        return self._operation
+
+    async def _hold(self) -> None:
+        """Stay the one who runs it."""
+        while True:
+            await self._clock.sleep(self._options.lease / 3)
+            await self._store.run_operation(self._id, self._runner, lease=self._options.lease)
+
+    def _tell(self, phase: str) -> None:
+        counts = self._operation.outcomes
+        self._progress(
+            Progress(
+                operation=self._id,
+                total=self._operation.total,
+                sent=counts.get(SENT, 0),
+                skipped=counts.get(SKIPPED, 0),
+                failed=counts.get(FAILED, 0),
+                resolved=self._resolved,
+                died=self._died,
+                phase=phase,
+            )
+        )

@@ -1,0 +1,293 @@
+"""The way back, walked in every direction of seed 004's diagrams, on a clock turned by hand."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from redrive.letters import Headers, State
+from redrive.letters.redrive import redrive_of
+from redrive.rules import Health, StrategyOptions
+from redrive.testing import ManualClock
+from tests.unit.recover.cycle import World
+
+MINUTE = timedelta(minutes=1)
+
+
+class Flaky:
+    """A handler that fails as long as it is told to."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+        self.seen: list[bytes] = []
+
+    async def __call__(self, body: bytes) -> None:
+        self.seen.append(body)
+        if self.error is not None:
+            raise self.error
+
+
+NETWORK = ConnectionResetError("connection reset by peer")
+
+
+async def test_a_transient_failure_is_sent_back_after_a_minute_and_resolved_by_its_verdict() -> None:
+    world, handler = World(), Flaky(NETWORK)
+    await world.open()
+    async with world.consuming(handler):
+        await world.send(b"one")
+        await world.collect()
+        letter = await world.the_letter()
+        assert (letter.state, letter.strategy, letter.source) == (State.PENDING, "immediate", "orders")
+        assert await world.worker.turn() == 0, "it is not due yet"
+        world.clock.advance(MINUTE)
+        handler.error = None
+        assert await world.worker.turn() == 1
+        assert (await world.the_letter()).state is State.PROCESSING
+        await world.collect()
+    resolved = await world.the_letter()
+    assert resolved.state is State.RESOLVED
+    assert not resolved.presumed
+    assert handler.seen == [b"one", b"one"]
+    (whole,) = await world.store.load([resolved.id])
+    assert [(attempt.number, attempt.result) for attempt in whole.attempts] == [(1, "resolved")]
+
+
+async def test_five_cycles_are_one_record_with_five_attempts_that_has_failed() -> None:
+    world, handler = World(), Flaky(NETWORK)
+    await world.open()
+    async with world.consuming(handler):
+        await world.send(b"one", headers=Headers({"x-tenant": "north"}))
+        for cycle in range(5):
+            await world.collect()
+            letter = await world.the_letter()
+            assert (letter.state, letter.dlq_retry_count) == (State.PENDING, cycle)
+            world.clock.advance(2 * timedelta(hours=1))
+            assert await world.worker.turn() == 1
+        await world.collect()
+    letter = await world.the_letter()
+    assert (letter.state, letter.dlq_retry_count) == (State.FAILED, 5)
+    (whole,) = await world.store.load([letter.id])
+    assert [attempt.result for attempt in whole.attempts] == ["failed"] * 5
+    assert whole.message.headers == Headers({"x-tenant": "north"}), "no marks pile up"
+    assert len(handler.seen) == 6
+
+
+async def test_the_waits_of_the_immediate_strategy_grow() -> None:
+    world, handler = World(), Flaky(NETWORK)
+    await world.open()
+    async with world.consuming(handler):
+        await world.send(b"one")
+        for minutes in (1, 5, 15, 30, 60):
+            await world.collect()
+            world.clock.advance(minutes * MINUTE - timedelta(seconds=1))
+            assert await world.worker.turn() == 0
+            world.clock.advance(timedelta(seconds=1))
+            assert await world.worker.turn() == 1, minutes
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "strategy"),
+    [
+        (PermissionError("no"), State.MANUAL, "manual"),
+        (ValueError("nobody knows"), State.MANUAL, "manual"),
+    ],
+)
+async def test_what_only_a_person_can_decide_is_parked(error: Exception, state: State, strategy: str) -> None:
+    world = World()
+    await world.open()
+    async with world.consuming(Flaky(error)):
+        await world.send(b"one")
+        await world.collect()
+    assert await world.worker.turn() == 1
+    letter = await world.the_letter()
+    assert (letter.state, letter.strategy, letter.dlq_retry_count) == (state, strategy, 0)
+
+
+class LimitedError(Exception):
+    status = 429
+
+    def __init__(self, seconds: int | None) -> None:
+        super().__init__("too many requests")
+        self.headers = {} if seconds is None else {"Retry-After": str(seconds)}
+
+
+@pytest.mark.parametrize(
+    ("wait", "due"),
+    [
+        (None, datetime(2026, 2, 12, 1, 0, tzinfo=UTC)),  # 2 o'clock in Berlin
+        (3 * 86_400, datetime(2026, 2, 14, 12, 0, tzinfo=UTC)),  # asked for three days, which is later
+    ],
+)
+async def test_a_rate_limit_waits_for_a_quiet_hour_or_as_long_as_it_is_asked_to(
+    wait: int | None, due: datetime
+) -> None:
+    world = World(strategy=StrategyOptions(time_zone="Europe/Berlin"))
+    await world.open()
+    async with world.consuming(Flaky(LimitedError(wait))):
+        await world.send(b"one")
+        await world.collect()
+    letter = await world.the_letter()
+    assert letter.strategy == "scheduled"
+    assert letter.next_retry_at == due
+
+
+async def test_a_quiet_hour_is_found_across_the_change_to_summer_time() -> None:
+    """On 2026-03-29 in Berlin there is no 2 o'clock: the clocks go from 2 to 3."""
+    world = World(strategy=StrategyOptions(time_zone="Europe/Berlin", off_peak_hours=(2,)))
+    world.clock.advance(datetime(2026, 3, 28, 12, 0, tzinfo=UTC) - world.clock.now())
+    await world.open()
+    async with world.consuming(Flaky(LimitedError(None))):
+        await world.send(b"one")
+        await world.collect()
+    letter = await world.the_letter()
+    assert (
+        datetime(2026, 3, 29, 1, 0, tzinfo=UTC)
+        <= letter.next_retry_at
+        <= datetime(2026, 3, 30, 0, 0, tzinfo=UTC)
+    )
+
+
+async def test_an_outage_is_waited_for_until_the_system_is_well() -> None:
+    world = World()
+    await world.open()
+    handler = Flaky(ConnectionRefusedError("service unavailable"))
+    handler.error = RuntimeError("503 Service Unavailable")
+    async with world.consuming(handler):
+        await world.send(b"one")
+        await world.collect()
+        letter = await world.the_letter()
+        assert letter.strategy == "conditional"
+        world.health = Health(cpu=0.95)
+        for _ in range(3):
+            world.clock.advance(MINUTE)
+            assert await world.worker.turn() == 1
+            letter = await world.the_letter()
+            assert (letter.state, letter.dlq_retry_count) == (State.PENDING, 0), "nothing was tried"
+        world.health = Health(cpu=0.2)
+        handler.error = None
+        world.clock.advance(MINUTE)
+        await world.worker.turn()
+        await world.collect()
+    assert (await world.the_letter()).state is State.RESOLVED
+
+
+async def test_without_a_word_a_redrive_is_presumed_to_have_been_processed() -> None:
+    world = World(quiet_time=timedelta(minutes=30))
+    await world.open()
+    async with world.consuming(Flaky(NETWORK)):
+        await world.send(b"one")
+        await world.collect()
+    world.clock.advance(MINUTE)
+    assert await world.worker.turn() == 1
+    world.clock.advance(timedelta(minutes=29))
+    assert await world.rescuer.turn() == []
+    world.clock.advance(2 * MINUTE)
+    assert len(await world.rescuer.turn()) == 1
+    letter = await world.the_letter()
+    assert (letter.state, letter.presumed) == (State.RESOLVED, True)
+
+
+async def test_a_redrive_that_dies_after_it_was_presumed_is_a_letter_of_its_own_that_knows_its_attempts() -> (
+    None
+):
+    world, handler = World(quiet_time=timedelta(minutes=30)), Flaky(NETWORK)
+    await world.open()
+    async with world.consuming(handler):
+        await world.send(b"one")
+        await world.collect()
+    world.clock.advance(MINUTE)
+    await world.worker.turn()
+    world.clock.advance(timedelta(hours=1))
+    await world.rescuer.turn()
+    async with world.consuming(handler):
+        await world.collect()
+    assert await world.states() == [State.PENDING, State.RESOLVED]
+    pending = next(head for head in await world.heads() if head.state is State.PENDING)
+    (whole,) = await world.store.load([pending.id])
+    earlier = redrive_of(whole.message.headers)
+    assert earlier is not None
+    assert earlier.attempt == 1
+
+
+async def test_a_worker_that_lost_its_lease_changes_nothing_and_that_is_counted() -> None:
+    world, handler = World(), Flaky(NETWORK)
+    await world.open()
+    async with world.consuming(handler):
+        await world.send(b"one")
+        await world.collect()
+    world.clock.advance(MINUTE)
+    (head,) = await world.store.claim("worker-1")
+    world.clock.advance(timedelta(minutes=6))
+    await world.rescuer.turn()
+    before = await world.the_letter()
+    await world.worker.mark_as_sent([head.hold])
+    assert world.worker.counts.stale == 1
+    assert await world.the_letter() == before
+    assert before.dlq_retry_count == 1, "the crash counts"
+
+
+async def test_a_letter_that_cannot_be_sent_is_kept_and_not_counted() -> None:
+    world = World()
+    await world.open()
+    async with world.consuming(Flaky(NETWORK)):
+        await world.send(b"one")
+        await world.collect()
+    world.clock.advance(MINUTE)
+    world.broker.refuse("orders", "disk full")
+    await world.worker.turn()
+    letter = await world.the_letter()
+    assert (letter.state, letter.dlq_retry_count) == (State.PENDING, 0)
+    assert "disk full" in world.troubles[0]
+    world.broker.permit("orders")
+    world.clock.advance(MINUTE)
+    await world.worker.turn()
+    assert (await world.the_letter()).sent_at is not None
+
+
+async def test_when_most_redrives_die_again_the_breaker_holds_the_rest_back_until_a_probe_is_processed() -> (
+    None
+):
+    world, handler = World(batch=3), Flaky(NETWORK)
+    await world.open()
+    async with world.consuming(handler):
+        await world.send(*[str(number).encode() for number in range(10)])
+        await world.collect()
+        world.clock.advance(MINUTE)
+        assert await world.worker.turn() == 3
+        await world.collect()
+        assert world.breakers.open_sources() == ("orders",)
+        seen = len(handler.seen)
+        assert await world.worker.turn() == 3
+        await world.quiet()
+        assert len(handler.seen) == seen, "held back"
+        handler.error = None
+        world.clock.advance(timedelta(minutes=2))
+        await world.worker.turn()
+        await world.collect()
+        assert len(handler.seen) == seen + 1, "one probe"
+        assert world.recovered == ["orders"]
+        world.clock.advance(timedelta(hours=2))
+        for _ in range(6):
+            await world.worker.turn()
+            await world.collect()
+    assert set(await world.states()) == {State.RESOLVED}
+
+
+async def test_a_worker_stops_when_it_is_told_to_and_can_be_woken() -> None:
+    world = World(poll=timedelta(hours=1))
+    await world.open()
+    async with world.consuming(Flaky(PermissionError("no"))):
+        await world.send(b"one")
+        await world.collect()
+    stop = asyncio.Event()
+    task = asyncio.create_task(world.worker.run(stop))
+    await world.quiet()
+    assert (await world.the_letter()).state is State.MANUAL
+    world.worker.wake()
+    await world.quiet()
+    stop.set()
+    await asyncio.wait_for(task, 5)
+
+
+def test_the_clock_of_this_world_is_turned_by_hand() -> None:
+    assert isinstance(World().clock, ManualClock)
