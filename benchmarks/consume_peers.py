@@ -184,7 +184,7 @@ def faststream(job: Job, tally: Tally) -> None:
     )
 
     @broker.subscriber(RabbitQueue(job.queue, declare=False))
-    async def on_order(order: dict[str, object]) -> None:  # noqa: ARG001  its type says what to decode
+    async def on_order(order: dict[str, object]) -> None:  # noqa: ARG001
         tally.see()
 
     wait_for_go()

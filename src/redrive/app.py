@@ -23,7 +23,7 @@ from datetime import timedelta
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
 
 import msgspec
 
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 F = TypeVar("F", bound=Callable[..., Any])
+BROKER_HERE: Final = "amqp://127.0.0.1:5672"  # where the settings name no broker: the one of this machine
 # Options of a source that are the transport's; the rest is the consumer's.
 _OF_SOURCE = (
     "dead_letter",
@@ -93,7 +94,6 @@ class App:
         self._consumer: Consumer | None = None
         self._transport: Transport | None = None
         self._task: asyncio.Task[None] | None = None
-        self._ready: asyncio.Event | None = None  # set when every source is subscribed
         self._stopped = False
 
     # --- handlers ----------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class App:
     def broker_url(self) -> str | None:
         """Where the broker is; None for a transport that was given as such."""
         if self._broker is None:
-            return self.settings.broker.url
+            return self.settings.broker.url or BROKER_HERE
         return self._broker if isinstance(self._broker, str) else None
 
     @cached_property
@@ -202,8 +202,11 @@ class App:
 
     # --- running -----------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Consume until `stop` is called or the task is cancelled; both end in order."""
+    async def run(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Consume until `stop` is called or the task is cancelled; both end in order.
+
+        `ready` is called when every source is subscribed.
+        """
         if self._consumer is not None:
             raise SettingsError("this app runs already; one app, one run at a time")
         settings = self.settings
@@ -219,7 +222,7 @@ class App:
                 redactor=settings.redactor(),
                 observers=self.listeners,
                 callbacks=self._callbacks,
-                ready=self._ready,
+                ready=ready,
             )
             if settings.consume.provision:
                 await transport.provision([subscription.source for subscription in subscriptions])
@@ -238,11 +241,11 @@ class App:
 
     async def __aenter__(self) -> Self:
         """Run beside the caller; returns when every source is subscribed."""
-        self._ready = asyncio.Event()
-        self._task = asyncio.create_task(self.run())
-        ready = asyncio.ensure_future(self._ready.wait())
-        await asyncio.wait((self._task, ready), return_when=asyncio.FIRST_COMPLETED)
-        ready.cancel()
+        ready = asyncio.Event()
+        self._task = asyncio.create_task(self.run(ready.set))
+        waiting = asyncio.ensure_future(ready.wait())
+        await asyncio.wait((self._task, waiting), return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
         if self._task.done():
             self._task.result()
         return self
@@ -270,7 +273,7 @@ class App:
     def _make_transport(self) -> Transport:
         if self._broker is not None and not isinstance(self._broker, str):
             return self._broker
-        return open_transport(self._broker or self.settings.broker.url, self._clock)
+        return open_transport(self._broker or self.settings.broker.url or BROKER_HERE, self._clock)
 
 
 def sources_of(settings: Settings, entry: SourceSettings) -> Source:

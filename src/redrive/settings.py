@@ -51,8 +51,25 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where messages come from."""
 
-    url: str = "amqp://127.0.0.1:5672"
+    url: str | None = None
     management_url: str | None = None
+
+
+class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where `redrive serve` keeps its data and listens."""
+
+    data: str = "."
+    host: str = "127.0.0.1"
+    port: int = 8642
+    broker_port: int = 5672
+    management_port: int = 15672
+
+
+class CollectSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Which dead-letter queues are drained into the store, beside those of the sources."""
+
+    queues: tuple[str, ...] = ()
+    batch: int = 500
 
 
 class ConsumeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +127,18 @@ class RecoverSettings(msgspec.Struct, frozen=True, kw_only=True):
     recheck: timedelta = timedelta(minutes=1)
     cpu_below: float = 0.80
     memory_below: float = 0.85
+    workers: int = 2
+    quiet_time: timedelta = timedelta(hours=1)
+
+
+class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How long letters that are done with are kept."""
+
+    resolved: timedelta = timedelta(days=30)
+    failed: timedelta = timedelta(days=90)
+    archived: timedelta = timedelta(days=365)
+    directory: str | None = None
+    every: timedelta = timedelta(hours=1)
 
 
 class RedactSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +159,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     consume: ConsumeSettings = ConsumeSettings()
     retry: RetrySettings = RetrySettings()
     recover: RecoverSettings = RecoverSettings()
+    retention: RetentionSettings = RetentionSettings()
+    collect: CollectSettings = CollectSettings()
+    serve: ServeSettings = ServeSettings()
     redact: RedactSettings = RedactSettings()
     rules: tuple[Rule, ...] = ()
     sources: tuple[SourceSettings, ...] = ()
@@ -253,6 +285,7 @@ class Setting(msgspec.Struct, frozen=True):
 
 _SECOND, _HOUR, _DAY = timedelta(seconds=1), timedelta(hours=1), timedelta(days=1)
 _SOON = timedelta(milliseconds=10)
+_AGES = timedelta(days=36_500)
 # What holds for all sources, and may hold otherwise for one.
 _PREFETCH = Setting(_whole(1, 65_535), "deliveries that may be out and unsettled")
 _CONCURRENCY = Setting(_whole(1, 10_000), "handlers that run at the same time")
@@ -268,7 +301,7 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
         "store": (
             StoreSettings,
             {
-                "url": Setting(_text, "where dead letters are kept: `sqlite:FILE` or `memory:`"),
+                "url": Setting(_text, "where dead letters are kept: `sqlite:FILE`, `memory:` or `http://HOST:PORT`"),
                 "busy_timeout": Setting(_duration(timedelta(0), _HOUR), "how long to wait for another process"),
                 "check_for": Setting(_duration(timedelta(0), _DAY), "how long to look for damage on opening"),
                 "max_bytes": Setting(_whole(1_048_576, 2**47), "the file never grows beyond; unset: no limit"),
@@ -277,7 +310,7 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
         "broker": (
             BrokerSettings,
             {
-                "url": Setting(_text, "where messages come from: `amqp://USER:PASSWORD@HOST:PORT/VHOST`"),
+                "url": Setting(_text, "where messages come from: `amqp://USER:PASSWORD@HOST:PORT/VHOST`; unset: the broker of this machine"),
                 "management_url": Setting(_text, "its management API; unset: port 15672 of the same host"),
             },
         ),
@@ -315,6 +348,35 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
                 "recheck": Setting(_duration(_SECOND, _DAY), "how often the conditional strategy looks again"),
                 "cpu_below": Setting(_share, "the conditional strategy waits for a CPU below this share"),
                 "memory_below": Setting(_share, "the conditional strategy waits for memory below this share"),
+                "workers": Setting(_whole(0, 1000), "workers of `redrive serve`; 0: nothing is sent back by itself"),
+                "quiet_time": Setting(_duration(_SECOND, timedelta(days=30)), "a redrive without a verdict is then presumed to be processed"),
+            },
+        ),
+        "retention": (
+            RetentionSettings,
+            {
+                "resolved": Setting(_duration(_SECOND, _AGES), "resolved letters are deleted after this time"),
+                "failed": Setting(_duration(_SECOND, _AGES), "failed letters go to files and are archived after this time"),
+                "archived": Setting(_duration(_SECOND, _AGES), "archived letters are in files only after this time"),
+                "directory": Setting(_text, "where those files are kept; unset: `archive` in the data directory"),
+                "every": Setting(_duration(_SECOND, _DAY), "how often it looks"),
+            },
+        ),
+        "collect": (
+            CollectSettings,
+            {
+                "queues": Setting(_texts, "dead-letter queues of other systems, beside those of `[[sources]]`"),
+                "batch": Setting(_whole(1, 65_535), "dead letters collected at once"),
+            },
+        ),
+        "serve": (
+            ServeSettings,
+            {
+                "data": Setting(_text, "the data directory of `redrive serve`"),
+                "host": Setting(_text, "the loopback address it listens on"),
+                "port": Setting(_whole(0, 65_535), "its port for HTTP; 0: any free one"),
+                "broker_port": Setting(_whole(0, 65_535), "the embedded broker's port for AMQP; 0: any free one"),
+                "management_port": Setting(_whole(0, 65_535), "the embedded broker's port for its management API; 0: any free one"),
             },
         ),
         "redact": (

@@ -101,14 +101,6 @@ class TestRabbitTransportAfterARestart(OnRabbitMQOfItsOwn, Amqp, RestartSuite):
         # In order: RabbitMQ 3.10 forgets a quorum queue that is killed within seconds of being made.
         await asyncio.to_thread(self.server.restart)
 
-    @pytest.mark.xfail(reason="a classic delay queue lets its dead go before the quorum queue has a leader")
-    async def test_t8_a_message_whose_delay_ends_while_the_broker_is_away_is_not_lost(
-        self, transport: Transport, place: Way
-    ) -> None:
-        await super().test_t8_a_message_whose_delay_ends_while_the_broker_is_away_is_not_lost(
-            transport, place
-        )
-
 
 @pytest.mark.slow
 class TestRabbitTransportWithClassicQueuesAfterACrash(OnRabbitMQOfItsOwn, Classic, RestartSuite):

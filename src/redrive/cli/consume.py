@@ -111,9 +111,12 @@ async def _consume(app: App, metrics_port: int | None, *, watch_files: bool) -> 
         names = ", ".join(
             f"{entry.source.name} ({entry.options.concurrency} at a time)" for entry in app.subscriptions()
         )
-        click.echo(f"redrive consume: {on_one_line(names)}; Ctrl-C stops")
-        sys.stdout.flush()
-        await app.run()
+
+        def ready() -> None:
+            click.echo(f"redrive consume: {on_one_line(names)}; Ctrl-C stops")
+            sys.stdout.flush()
+
+        await app.run(ready)
     finally:
         if watching is not None:
             watching.cancel()

@@ -10,15 +10,26 @@ import click
 from redrive._version import __version__
 from redrive.errors import RedriveError, did_you_mean, on_one_line
 
-# Command → the module that holds it, imported when the command is called, and its line in --help.
+# Command → the module that holds it (as `command`, or by a name of its own), imported when the command is called, and
+# its line in --help.
 _COMMANDS: Final = {
+    "assign": ("redrive.cli.changing:assign", "Give letters to somebody to look after."),
     "broker": ("redrive.cli.broker", "Run the embedded AMQP broker."),
     "config": ("redrive.cli.config", "Check and show the settings."),
     "consume": ("redrive.cli.consume", "Run the handlers of a module."),
+    "discard": ("redrive.cli.changing:discard", "Archive letters that nobody is to send back."),
     "doctor": ("redrive.cli.doctor", "Find what would lose messages."),
     "explain": ("redrive.cli.explain", "Tell what an error is taken for, and why."),
+    "groups": ("redrive.cli.groups", "Group letters by the cause of their failure."),
+    "list": ("redrive.cli.list_", "List dead letters."),
+    "note": ("redrive.cli.changing:note", "Write a note beside a letter."),
+    "operations": ("redrive.cli.replay:operations", "List replays and what became of their letters."),
     "provision": ("redrive.cli.provision", "Make queues, exchanges and bindings."),
+    "replay": ("redrive.cli.replay", "Send dead letters back."),
+    "show": ("redrive.cli.show", "Show a letter and its journey."),
+    "stats": ("redrive.cli.stats", "Count dead letters."),
     "store": ("redrive.cli.store", "Look after the dead-letter store."),
+    "top": ("redrive.cli.stats:top", "Watch the figures change."),
 }
 
 
@@ -31,7 +42,8 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = importlib.import_module(_COMMANDS[cmd_name][0]).command
+        module, _, name = _COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name or "command")
         return command
 
     def resolve_command(

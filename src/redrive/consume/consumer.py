@@ -6,7 +6,7 @@ and its error is raised; what happens to a broker that goes away is the transpor
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -44,10 +44,10 @@ class Consumer:
         redactor: Redactor,
         observers: Sequence[Observer] = (),
         callbacks: Sequence[Callback] = (),
-        ready: asyncio.Event | None = None,
+        ready: Callable[[], None] = lambda: None,
         verdicts: bool = True,
     ) -> None:
-        """`ready` is set when every source is subscribed; `verdicts` are sent for redrives that were processed."""
+        """`ready` is called when every source is subscribed; `verdicts` are sent for redrives that were processed."""
         names = [subscription.source.name for subscription in subscriptions]
         if not names:
             raise SettingsError("there is nothing to consume: give the app a handler")
@@ -73,8 +73,7 @@ class Consumer:
         """Consume until `stop`, or until cancelled, which stops in order as well."""
         runners = [await self._runner(subscription) for subscription in self._subscriptions]
         tasks = [asyncio.create_task(runner.run(self._stop)) for runner in runners]
-        if self._ready is not None:
-            self._ready.set()
+        self._ready()
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         finally:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias, get_args, get_type_hints
 
 import msgspec
+import msgspec.inspect
 
 from redrive.errors import DecodeError, SettingsError
 from redrive.letters import Message
@@ -79,6 +80,20 @@ def _text(delivery: Delivery) -> str:
         raise DecodeError(f"the message is not UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
+def _not_decodable(info: Any, seen: frozenset[int] = frozenset()) -> str | None:
+    """The name of a class, in a type or in one of its fields, that nobody can make of bytes."""
+    if isinstance(info, msgspec.inspect.CustomType):
+        return info.cls.__name__
+    if id(info) in seen or not isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field):
+        return None
+    seen |= {id(info)}
+    parts: list[Any] = []
+    for name in info.__struct_fields__:
+        value = getattr(info, name)
+        parts += value if isinstance(value, tuple) else [value]
+    return next((found for part in parts if (found := _not_decodable(part, seen))), None)
+
+
 def _structured(kind: Any) -> Decode:
     try:
         from_json = msgspec.json.Decoder(kind).decode
@@ -88,6 +103,11 @@ def _structured(kind: Any) -> Decode:
             f"a handler cannot be given a {getattr(kind, '__name__', kind)}: {error}; name a dataclass, a msgspec "
             "Struct, a TypedDict, bytes, or pass decoder="
         ) from None
+
+    if foreign := _not_decodable(msgspec.inspect.type_info(kind)):
+        raise SettingsError(
+            f"a handler cannot be given a {foreign}: msgspec cannot make one of JSON; pass decoder="
+        )
 
     def run(delivery: Delivery) -> Any:
         packed = delivery.content_type in _MSGPACK

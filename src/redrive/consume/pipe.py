@@ -144,10 +144,12 @@ class Pipe:
         job.first_failed_at = job.first_failed_at or failure.at
         if found.retryable and job.attempt < options.attempts:
             wait = options.backoff.delay(job.attempt, self._random)
-            if wait is not None and found.retry_after is not None:
-                wait = max(wait, found.retry_after)
-            if wait is not None and wait <= options.longest_wait:
-                return TryAgain(wait, failure)
+            if wait is not None:
+                wait = max(wait, found.retry_after or wait)
+                if wait <= options.longest_wait:
+                    return TryAgain(wait, failure)
+                # Too long a wait for us: the broker keeps it.
+                found = msgspec.structs.replace(found, retry_after=wait)
         return self._settle(Failed(found, failure.text), count, failure)
 
     def _as_asked(self, outcome: ManualDeadLetter | ManualGiveBack, count: int | None) -> Done:

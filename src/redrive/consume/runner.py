@@ -88,7 +88,7 @@ class Runner:
         self._innocent = Innocent()
         self._paused = False
         self._calm = asyncio.Event()
-        self._stopping = False
+        self._stopping = asyncio.Event()
         self._quiet = asyncio.Event()
 
     # --- from start to stop ------------------------------------------------------------------------------------
@@ -117,15 +117,14 @@ class Runner:
         workers: "list[asyncio.Task[None]]",
         beside: "list[asyncio.Task[None]]",
     ) -> None:
-        self._stopping = True
+        self._stopping.set()
         for task in self._waiting:
             task.cancel()
-        self._line.clear()
         await self._receiver.stop()
-        await _ended(intake)
-        self._line.clear()  # what was not begun goes back when the receiver is closed
         try:
             async with asyncio.timeout(self._options.stop_timeout.total_seconds()):
+                await asyncio.wait((intake,))  # it takes in what is still under way
+                await self._give_back_what_nobody_began()
                 if self._running:
                     await self._quiet.wait()
                 self._accept()
@@ -137,10 +136,17 @@ class Runner:
             self._tell_failed(
                 "stopping", TimeoutError("handlers or dead letters took too long; they go back")
             )
-        await _ended(*workers, *beside)
+        await _ended(intake, *workers, *beside)
         self._accept()
         self._slots.close()
         await self._receiver.close()
+
+    async def _give_back_what_nobody_began(self) -> None:
+        """A stop in order must not count against messages that no handler has seen: three of them would make poison."""
+        untouched = [job.delivery for job in self._line if job.attempt == 1 and job.delivery.alive]
+        self._line.clear()
+        if untouched:
+            await self._receiver.release([Release(delivery, counts=False) for delivery in untouched])
 
     # --- coming in ---------------------------------------------------------------------------------------------
 
@@ -164,7 +170,7 @@ class Runner:
         slot = self._slots.open()
         line = self._line
         in_a_row = 0
-        while True:
+        while not self._stopping.is_set():
             if not line:
                 in_a_row = 0
                 self._more.clear()
@@ -174,6 +180,8 @@ class Runner:
                 await self._clock.sleep(max(self._deaths.pace, self._releases.pace))
             if self._breaker is not None and self._breaker.is_open:
                 await self._let_through(self._breaker)
+            if self._stopping.is_set():
+                return
             while line and not line[0].delivery.alive:  # its connection is gone: it will come again
                 job = line.popleft()
                 if job.attempt == 1:
@@ -218,7 +226,7 @@ class Runner:
                 self._carry_out(job, step)
         finally:
             self._running -= 1
-            if self._stopping and not self._running:
+            if self._stopping.is_set() and not self._running:
                 self._quiet.set()
 
     def _note(self, breaker: FloodBreaker, step: Done | TryAgain) -> None:
@@ -307,7 +315,7 @@ class Runner:
         Not so a window of one: who asks for that wants the messages one after the other.
         """
         usual = self._receiver.source.window
-        if self._stopping or usual == 1:
+        if self._stopping.is_set() or usual == 1:
             return
         over = min(len(self._waiting), self._options.most_waiting) - usual // 2
         # In steps of the usual window, and one step late on the way down: a change costs a subscription.

@@ -280,6 +280,8 @@ WOLVERINE: Final = Convention(
     ),
 )
 
+# On RabbitMQ it rejects the message as it was delivered: what the body tells is the failure before the last one, and
+# a task that was tried only once tells none.
 DRAMATIQ: Final = Convention(
     name="dramatiq",
     recognised_by=("actor_name", "queue_name", "options", "message_id"),

@@ -89,7 +89,7 @@ def stripped(message: Message, conventions: Sequence[Convention] = CONVENTIONS) 
         headers = headers.without(*x_death.NAMES.difference(journey.unreadable))
         if journey.expiration is not None and "expiration" not in properties.names():
             properties = properties.with_({"expiration": journey.expiration})
-    if headers == message.headers and properties is message.properties:
+    if len(headers) == len(message.headers) and properties is message.properties:
         return message
     return msgspec.structs.replace(message, headers=headers, properties=properties)
 
@@ -135,9 +135,15 @@ def _with_journey(name: str, values: dict[str, Any], journey: Journey, dead_lett
         "exchange": told.exchange if death.exchange is None else death.exchange,
         "routing_key": death.routing_keys[0] if death.routing_keys else told.routing_key,
         "first_failed_at": told.first_failed_at or journey.began(death.queue),
-        "failed_at": told.failed_at or death.last_at,
+        "failed_at": _later(told.failed_at, death.last_at),
         "retry_count": journey.rejections(death.queue) if told.retry_count is None else told.retry_count,
     }
     if values.keys().isdisjoint(ERROR_FACTS):
         journeyed |= {"reason": death.reason, "kind": x_death.KINDS.get(death.reason or "")}
     return msgspec.structs.replace(told, **journeyed)
+
+
+def _later(one: datetime | None, other: datetime | None) -> datetime | None:
+    """The last failure is as late as anybody tells: Dramatiq, for one, tells of the try before."""
+    known = [at for at in (one, other) if at is not None]
+    return max(known, default=None)

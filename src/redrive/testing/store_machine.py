@@ -1,7 +1,7 @@
 """Any store driven against the memory one, by hypothesis.
 
 Both get the same verbs with the same arguments, in orders nobody thought of; after each verb their answers, and
-at the end all of their letters and both journals, must be equal::
+all of their letters, operations and both journals, must be equal::
 
     TestMyStore = store_machine(lambda place, clock: MyStore.open(place / "letters", clock=clock))
 """
@@ -39,6 +39,7 @@ from redrive.stores.changes import (
     Tag,
 )
 from redrive.stores.memory import MemoryStore
+from redrive.stores.operations import Operation, OperationState
 from redrive.stores.query import parse
 from redrive.testing.clock import ManualClock
 from redrive.testing.factories import a_letter, a_message
@@ -49,6 +50,7 @@ _WORKERS = st.sampled_from(["w1", "w2"])
 _LEASES = st.sampled_from([timedelta(seconds=1), timedelta(minutes=1)])
 _SPANS = st.sampled_from([timedelta(0), timedelta(seconds=1), timedelta(minutes=2)])
 _SOME_IDS = st.lists(st.sampled_from([*_IDS, "unknown"]), max_size=3)
+_OPERATIONS = st.sampled_from(["op-1", "op-2", "op-unknown"])
 _QUERIES = st.sampled_from(
     [
         "", "state:pending", "-state:pending", "priority>=1", "tag:vip", "-tag:vip", "assignee:ann", "redrives>0",
@@ -171,6 +173,36 @@ def store_machine(
                 self.both("page", query, limit=limit, cursor=page.cursor)
             self.both("count", query)
             self.both("tally", "state", query)
+            self.both("groups", query, limit=limit)
+
+        @rule(
+            which=st.sampled_from(["op-1", "op-2"]),
+            ids=st.lists(st.sampled_from([*_IDS, "unknown"]), max_size=6),
+        )
+        def begin(self, which: str, ids: list[str]) -> None:
+            self.both("begin", Operation(id=which, kind="replay", by="ann", query="tag:vip"), ids)
+
+        @rule(
+            which=_OPERATIONS,
+            ids=_SOME_IDS,
+            outcome=st.sampled_from(["sent", "dead", ""]),
+        )
+        def record(self, which: str, ids: list[str], outcome: str) -> None:
+            self.both("record", which, [(letter_id, outcome, which) for letter_id in ids])
+
+        @rule(which=_OPERATIONS, limit=st.integers(1, 3))
+        def record_the_next(self, which: str, limit: int) -> None:
+            answer = self.both("remaining", which, limit=limit)
+            if isinstance(answer, list):
+                self.both("record", which, [(letter_id, "sent", "") for letter_id in answer])
+
+        @rule(which=_OPERATIONS, runner=_WORKERS, lease=_LEASES, resume=st.booleans())
+        def run_operation(self, which: str, runner: str, lease: timedelta, resume: bool) -> None:  # noqa: FBT001
+            self.both("run_operation", which, runner, lease=lease, resume=resume)
+
+        @rule(which=_OPERATIONS, state=st.sampled_from(OperationState), note=st.sampled_from(["", "enough"]))
+        def end_operation(self, which: str, state: OperationState, note: str) -> None:
+            self.both("end_operation", which, state, by="bob", note=note)
 
         @rule(span=_SPANS)
         def let_time_pass(self, span: timedelta) -> None:
@@ -182,6 +214,14 @@ def store_machine(
             assert all((head.state is State.PROCESSING) is (head.lease_until is not None) for head in heads)
             self.both("load", [head.id for head in heads])
             self.both("journal", limit=1000)
+
+        @invariant()
+        def all_operations_are_equal(self) -> None:
+            for operation in self.both("operations"):
+                items = self.both("items", operation.id, limit=10)
+                told = [item.outcome for item in items if item.outcome is not None]
+                assert operation.outcomes == {outcome: told.count(outcome) for outcome in set(told)}
+                assert (operation.state is OperationState.RUNNING) is (operation.ended_at is None)
 
     StoreMachine.TestCase.settings = settings(
         max_examples=max_examples, stateful_step_count=steps, deadline=None, print_blob=True

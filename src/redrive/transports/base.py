@@ -15,7 +15,8 @@ T6   `close` gives everything unsettled back to the source.
 **Settling.** A delivery is settled once; settling it again does nothing.
 
 T7   `accept` removes the message from the source. It does not wait: a crash may undo it, giving a duplicate.
-T8   `release` makes the message come again, at once or not before `after` has passed, with a higher count.
+T8   `release` makes the message come again, at once or not before `after` has passed, with a higher count; with
+     the same one if it is not to count.
 T9   A released message comes with body, headers, properties and origin as before.
 T10  `dead_letter` makes the dead letter durable first and removes the message from the source then (A6).
 T11  What could not be made durable stays unsettled, and the answer says why, for each message.
@@ -38,6 +39,10 @@ T18  `peek` shows the first messages and takes none.
 T19  A broker that goes away and comes back is found again without help; receivers go on where they were.
 T20  An error of one source does not hurt another.
 T21  After `close` every verb raises `TransportClosedError`.
+
+**Making.**
+
+T22  `ensure_queue` makes a durable queue of this name; one that exists is left as it is, with its messages.
 
 The transport does not know handlers, rules or stores.
 """
@@ -152,6 +157,7 @@ class Release(msgspec.Struct, frozen=True):
 
     delivery: Delivery
     after: timedelta | None = None
+    counts: bool = True  # False: nobody has begun it, and it comes again as if it had not been delivered
 
 
 class Death(msgspec.Struct, frozen=True):
@@ -234,4 +240,8 @@ class Transport(Protocol):
 
     async def provision(self, sources: Sequence[Source]) -> None:
         """Make what is missing for these sources; what exists is left as it is."""
+        ...
+
+    async def ensure_queue(self, name: str) -> None:
+        """Make a plain durable queue or topic, unless there is one of this name."""
         ...

@@ -290,6 +290,7 @@ class MemoryReceiver:
             outcomes.append(self._why_not(delivery))
             if self._settle(delivery):
                 after = release.after or _NOTHING
+                delivery.entry.deliveries -= not release.counts
                 self._broker.give_back(self.source.name, delivery.entry, self._clock, after)
         return outcomes
 
@@ -476,6 +477,13 @@ class MemoryTransport:
         for source in sources:
             self.broker.make(source.name)
             self.broker.make(source.dlq)
+
+    async def ensure_queue(self, name: str) -> None:
+        """T22."""
+        self._check_open()
+        if self.broker.is_away:
+            raise BrokerUnreachableError("the broker in memory was told to leave; let it come back")
+        self.broker.make(name)
 
     def _published(self, publication: Publication) -> RedriveError | None:
         target: Target = publication.target

@@ -121,6 +121,7 @@ class World:
         options: ConsumeOptions = QUICK,
         callbacks: Sequence[Callback] = (),
     ) -> AsyncIterator[Consumer]:
+        self.outside = MemoryTransport(self.clock, self.broker)
         async with self.outside, MemoryTransport(self.clock, self.broker) as transport:
             await transport.provision([self.source])
             ready = asyncio.Event()
@@ -132,7 +133,7 @@ class World:
                 redactor=Redactor(),
                 observers=[self.heard],
                 callbacks=callbacks,
-                ready=ready,
+                ready=ready.set,
             )
             task = asyncio.create_task(consumer.run())
             await ready.wait()
@@ -383,6 +384,27 @@ async def test_stopping_lets_handlers_end_and_gives_the_rest_back() -> None:
     async with MemoryTransport(world.clock, world.broker) as later:
         assert await later.depth("orders") == 9
     assert world.heard.counts["completed"] == 1
+
+
+async def test_stopping_does_not_count_against_messages_that_nobody_began() -> None:
+    """Five stops in order, each while a message runs and the others wait: the limit is three."""
+    world, seen = World(), list[tuple[bytes, int]]()
+
+    async def handle(body: bytes, context: Context) -> None:
+        seen.append((body, context.delivery_count))
+        await asyncio.sleep(0.01)
+
+    options = ConsumeOptions(concurrency=1, flood=None)
+    for turn in range(5):
+        async with world.consuming(handle, options):
+            if not turn:
+                await world.send(*[str(number).encode() for number in range(8)])
+            before = len(seen)
+            await until(lambda: len(seen) > before)  # noqa: B023  it is waited for here
+    async with world.consuming(handle, options):
+        await world.heard.until("completed", 8)
+        assert await world.dead() == []
+    assert sorted(seen) == [(str(number).encode(), 1) for number in range(8)]
 
 
 async def test_a_handler_that_does_not_end_in_time_is_left_and_its_message_goes_back() -> None:

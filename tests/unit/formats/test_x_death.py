@@ -1,6 +1,6 @@
 """RabbitMQ's `x-death`: the journey is read, a damaged stop is named, and no queue of redrive's own is a source."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -97,6 +97,8 @@ def test_a_name_that_is_not_utf8_keeps_its_octets() -> None:
         ("reason", ("rejected",), "reason", None),
         ("time", "yesterday", "at", None),
         ("time", Typed("timestamp", 2**64 - 1), "at", None),
+        ("time", Typed("timestamp", 2**62), "at", None),
+        ("time", datetime.max.replace(tzinfo=timezone(-timedelta(hours=1))), "at", None),
         ("time", True, "at", None),
         ("exchange", 1.5, "exchange", None),
         ("routing-keys", "eu.orders", "routing_keys", ()),

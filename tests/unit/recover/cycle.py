@@ -1,4 +1,4 @@
-"""A whole small world for the way back: consumer, collectors, worker and rescuer on memory, with a clock turned by hand.
+"""A whole small world for the way back: consumer, collectors, worker and rescuer on memory, on a clock turned by hand.
 
 Every service is driven by its `turn` or for as long as there is something to do; nothing waits for real time.
 """
@@ -102,7 +102,7 @@ class World:
             clock=self.clock,
             classifier=Classifier(),
             redactor=Redactor(),
-            ready=ready,
+            ready=ready.set,
         )
         task = asyncio.create_task(consumer.run())
         await ready.wait()

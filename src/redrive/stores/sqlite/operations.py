@@ -5,6 +5,7 @@ reads and writes. What may happen to an operation is decided by `stores.operatio
 verb inside one transaction of the one writer. It knows no thread: the store that mixes it in says where work is done.
 """
 
+import asyncio
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
+from redrive.letters import State
 from redrive.letters.letter import storable
 from redrive.stores.base import LEASE
 from redrive.stores.checks import LARGEST_CLAIM, LARGEST_PAGE, check_limit
@@ -45,6 +47,14 @@ _FIELDS: Final = (
 )  # fmt: skip
 _TIMES: Final = ("created_at", "ended_at", "lease_until")
 _COLUMNS: Final = ", ".join(_FIELDS)
+_LISTED_AT_ONCE: Final = 10_000  # letters that the event loop lists by itself; more goes to a thread
+# The index has to be named: left to itself, SQLite walks the list from its beginning, over all that is done.
+_REMAINING: Final = (
+    "SELECT letter_id FROM items INDEXED BY items_remaining WHERE operation = ? AND outcome IS NULL"
+    " ORDER BY position LIMIT ?"
+)
+_PER_STATE: Final = ", ".join(f"sum(state = '{state}')" for state in State)
+_decode_sources = msgspec.json.Decoder(list[str]).decode
 
 
 class SqliteOperations:
@@ -63,11 +73,11 @@ class SqliteOperations:
 
     async def begin(self, operation: Operation, ids: Sequence[str]) -> bool:
         """S34 to S36."""
-        check_operation(operation, ids)
-        # A list of a million is handed over as one text: SQLite takes it apart without holding up Python.
-        letters = tuple(dict.fromkeys(ids))
-        text = msgspec.json.encode(letters).decode()
-        return await self._write(lambda db: _begin(db, operation, text, len(letters), self._now()))
+        if len(ids) <= _LISTED_AT_ONCE:
+            text, total = _list(operation, ids)
+        else:
+            text, total = await asyncio.to_thread(_list, operation, tuple(ids))
+        return await self._write(lambda db: _begin(db, operation, text, total, self._now()))
 
     async def operation(self, operation_id: str) -> Operation:
         """S37."""
@@ -120,6 +130,13 @@ class SqliteOperations:
         """S45."""
         check_limit(limit, LARGEST_PAGE)
         return await self._read(lambda db: _at_one_moment(db, lambda: _groups(db, query, limit)))
+
+
+def _list(operation: Operation, ids: Sequence[str]) -> tuple[str, int]:
+    """The list as one text, which SQLite takes apart without holding up Python, and how many letters are in it."""
+    check_operation(operation, ids)
+    letters = list(dict.fromkeys(ids))
+    return msgspec.json.encode(letters).decode(), len(letters)
 
 
 # --- in the writer's thread, inside a transaction --------------------------------------------------------
@@ -224,10 +241,7 @@ def _operation(db: Connection, number: int, row: Sequence[Any]) -> Operation:
 
 
 def _remaining(db: Connection, operation_id: str, limit: int) -> list[str]:
-    rows = db.execute(
-        "SELECT letter_id FROM items WHERE operation = ? AND outcome IS NULL ORDER BY position LIMIT ?",
-        (_number(db, operation_id), limit),
-    )
+    rows = db.execute(_REMAINING, (_number(db, operation_id), limit))
     return [letter_id for (letter_id,) in rows]
 
 
@@ -244,40 +258,30 @@ def _items(db: Connection, operation_id: str, after: int, limit: int) -> list[It
 
 
 def _groups(db: Connection, query: Query, limit: int) -> list[Group]:
-    """First which groups are the largest, which an index alone can tell; then all about these."""
+    """Counted by one walk along the index `letters_group`, which holds all that is counted; no row is read for it."""
     clause, values = where(query)
-    largest = db.execute(
-        f'SELECT "group", count(*) AS size FROM letters{clause} GROUP BY "group"'
-        ' ORDER BY size DESC, "group" LIMIT ?',
+    rows = db.execute(
+        f'SELECT "group", count(*) AS size, min(first_failed_at), max(last_failed_at), max(created_at),'
+        f" json_group_array(DISTINCT source), {_PER_STATE} FROM letters{clause}"
+        ' GROUP BY "group" ORDER BY size DESC, "group" LIMIT ?',
         [*values, limit],
-    ).fetchall()
-    names = [name for name, _ in largest]
-    parts: dict[str, list[tuple[Any, ...]]] = {name: [] for name in names}
-    for name, *part in db.execute(
-        'SELECT "group", state, source, count(*), min(first_failed_at), max(last_failed_at), max(created_at)'
-        f' FROM letters{clause}{" AND" if clause else " WHERE"} "group" IN (SELECT value FROM json_each(?))'
-        ' GROUP BY "group", state, source',
-        [*values, msgspec.json.encode(names).decode()],
-    ):
-        parts[name].append(tuple(part))
-    return [_group(db, name, size, parts[name]) for name, size in largest]
+    )
+    return [_group(db, *row) for row in rows.fetchall()]
 
 
-def _group(db: Connection, name: str, size: int, parts: list[tuple[Any, ...]]) -> Group:
-    states: Counter[str] = Counter()
-    for state, _, count, *_ in parts:
-        states[state] += count
-    _, sources, _, first, last, newest = zip(*parts, strict=True)
+def _group(
+    db: Connection, name: str, size: int, first: int, last: int, newest: int, sources: str, *counts: int
+) -> Group:
     error_type, error_text = db.execute(
-        "SELECT error_type, error_text FROM letters WHERE created_at = ?", (max(newest),)
+        "SELECT error_type, error_text FROM letters WHERE created_at = ?", (newest,)
     ).fetchone()
     return Group(
         group=name,
         count=size,
         error_type=error_type,
         error_text=error_text,
-        sources=tuple(sorted(set(sources))),
-        first_seen=moment(min(first)),
-        last_seen=moment(max(last)),
-        states=dict(states),
+        sources=tuple(sorted(_decode_sources(sources))),
+        first_seen=moment(first),
+        last_seen=moment(last),
+        states={state.value: count for state, count in zip(State, counts, strict=True) if count},
     )

@@ -13,9 +13,10 @@ from redrive.testing.store_suite.adding import Adding
 from redrive.testing.store_suite.changing import Changing
 from redrive.testing.store_suite.claiming import Claiming
 from redrive.testing.store_suite.failing import Failing
+from redrive.testing.store_suite.operating import Operating
 from redrive.testing.store_suite.reading import Reading
 from redrive.testing.store_suite.settling import Settling
 
 
-class StoreSuite(Adding, Claiming, Settling, Changing, Reading, Failing):
+class StoreSuite(Adding, Claiming, Settling, Changing, Reading, Failing, Operating):
     """The whole contract as tests."""

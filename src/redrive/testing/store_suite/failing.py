@@ -25,6 +25,7 @@ from redrive.stores.changes import (
     Retry,
     Settlement,
 )
+from redrive.stores.operations import Operation, OperationState
 from redrive.testing.clock import ManualClock
 from redrive.testing.factories import a_failure, a_letter, a_message, letters
 from redrive.testing.store_suite.ground import MINUTE, Ground
@@ -52,6 +53,10 @@ class Failing(Ground):
             store.add([a_letter()]), store.load([]), store.page(), store.count(), store.tally("state"),
             store.claim("w"), store.take([], "w"), store.extend([]), store.settle([]), store.journal(),
             store.rescue(retry_in=MINUTE), store.apply(Prioritise(1), [], by="ann"),
+            store.begin(Operation(id="op-1", kind="replay", by="ann"), []), store.operation("op-1"),
+            store.operations(), store.remaining("op-1", limit=1), store.items("op-1", limit=1),
+            store.record("op-1", []), store.run_operation("op-1", "r"),
+            store.end_operation("op-1", OperationState.DONE, by="ann"), store.groups(), store.damage(),
         ]  # fmt: skip
         for verb in verbs:
             with pytest.raises(StoreClosedError, match="closed"):

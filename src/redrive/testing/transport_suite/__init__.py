@@ -19,6 +19,7 @@ in auto mode.
 from redrive.testing.transport_suite.dead_letters import DeadLetters
 from redrive.testing.transport_suite.failing import Failing
 from redrive.testing.transport_suite.looking import Looking
+from redrive.testing.transport_suite.making import Making
 from redrive.testing.transport_suite.publishing import Publishing
 from redrive.testing.transport_suite.receiving import Receiving
 from redrive.testing.transport_suite.relay import Relay
@@ -28,5 +29,5 @@ from redrive.testing.transport_suite.restarting import RestartSuite
 __all__ = ["Relay", "RestartSuite", "TransportSuite"]
 
 
-class TransportSuite(Receiving, Releasing, DeadLetters, Publishing, Looking, Failing):
+class TransportSuite(Receiving, Releasing, DeadLetters, Publishing, Looking, Failing, Making):
     """The whole contract as tests."""

@@ -32,10 +32,10 @@ class RabbitDelivery(Delivery):
     __slots__ = (
         "_counted",
         "_header",
-        "_is_forgiven",
         "_method",
         "_unsealed",
         "body",
+        "is_judged",
         "settled",
         "subscription",
         "tag",
@@ -52,7 +52,7 @@ class RabbitDelivery(Delivery):
         self._header = header
         self._unsealed: Unsealed | None = None
         self._counted = 0  # deliveries that we know of and nobody else has counted, less those that were none
-        self._is_forgiven = False
+        self.is_judged = False  # what its headers do not tell of its count is settled
 
     @property
     def unsealed(self) -> Unsealed:
@@ -112,12 +112,12 @@ class RabbitDelivery(Delivery):
     @property
     def is_uncounted(self) -> bool:
         """Whether it was delivered before and nothing about it tells how often: a classic queue gave it back."""
-        return not self._is_forgiven and self.is_redelivered and self.unsealed.broker_count is None
+        return not self.is_judged and self.is_redelivered and self.unsealed.broker_count is None
 
     def count(self, more: int) -> None:
         """It was delivered so many times more (or less) than its headers can tell; that settles the matter."""
         self._counted += more
-        self._is_forgiven = True
+        self.is_judged = True
 
     @property
     def alive(self) -> bool:

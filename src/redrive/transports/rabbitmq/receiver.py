@@ -100,7 +100,7 @@ class RabbitReceiver:
             self._arrived.set()
 
     def _needs_care(self, delivery: RabbitDelivery) -> bool:
-        if self._peeks and delivery.is_redelivered:
+        if self._peeks and not delivery.is_judged and delivery.is_redelivered:
             self._forgive(delivery)
         if delivery.unsealed.not_before is not None and self._early(delivery) > timedelta(0):
             return True

@@ -49,13 +49,14 @@ class Settler:
                 continue
             if not delivery.alive:
                 outcomes[index] = BrokerUnreachableError(_TOO_LATE)
-            elif after <= _NOTHING and self._counts(delivery):
+            elif after <= _NOTHING and release.counts and self._counts(delivery):
                 # A reject, not a nack: RabbitMQ 4 does not count the latter (AMQP.md 21).
                 delivery.settled = True
                 delivery.subscription.reject([delivery.tag], requeue=True)
             else:
                 until = milliseconds(now + after) if after > _NOTHING else None
-                copies[index] = (delivery, self.copy(delivery, delivery.delivery_count + 1, until))
+                count = delivery.delivery_count + release.counts
+                copies[index] = (delivery, self.copy(delivery, count, until))
         await self._replace_some(copies, outcomes)
         return outcomes
 

@@ -8,7 +8,7 @@ queue behind it, it is a direct one, and each needs a dead-letter routing key of
 Everything here is a value; nothing is asked of a broker. `plan` compares it with what is there.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final, Literal, TypeAlias, TypeVar
 
@@ -87,9 +87,29 @@ def wanted(sources: Sequence[Source]) -> Topology:
     )
 
 
+def plain_queues(names: Collection[str]) -> Topology:
+    """Durable queues that lead nowhere else."""
+    for name in names:
+        if not 0 < _bytes_of(name) <= _LONGEST_NAME or name.startswith("amq."):
+            raise SettingsError(
+                f"a queue cannot be called '{name[:60]}': 1 to {_LONGEST_NAME} bytes of UTF-8, not beginning with amq."
+            )
+    return Topology(
+        queues=tuple(Queue(name=name, role="work", arguments={"x-queue-type": "quorum"}) for name in names)
+    )
+
+
 def delivery_limit(max_deliveries: int) -> int:
     """Where the broker gives up: late enough that we, who can say why, always do so first."""
     return max(LEAST_DELIVERY_LIMIT, 2 * max_deliveries)
+
+
+# A delay that ends while the quorum queue behind it has no leader, as after a restart: a classic queue would drop the
+# message, and so would a quorum queue without these.
+_NO_LOSS: Final[dict[str, object]] = {
+    "x-dead-letter-strategy": "at-least-once",
+    "x-overflow": "reject-publish",
+}
 
 
 def _queues(source: Source) -> Iterable[Queue]:
@@ -106,7 +126,8 @@ def _queues(source: Source) -> Iterable[Queue]:
             name=delay_queue(source.name, step),
             role="delay",
             arguments={
-                "x-queue-type": "classic",
+                **kind,
+                **(_NO_LOSS if source.queue_type == "quorum" else {}),
                 "x-message-ttl": step // timedelta(milliseconds=1),
                 "x-dead-letter-exchange": "",
                 "x-dead-letter-routing-key": source.name,

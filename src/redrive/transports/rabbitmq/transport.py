@@ -8,7 +8,7 @@ closed transport does anything.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Final, Self
 
@@ -68,6 +68,7 @@ class RabbitTransport:
         self._publisher: Publisher | None = None
         self._receivers: list[RabbitReceiver] = []
         self._provisioned: list[Source] = []
+        self._ensured: dict[str, None] = {}  # names of plain queues, in the order they were asked for
         self._peeks = Peeks()
         self._is_closed = False
 
@@ -155,16 +156,22 @@ class RabbitTransport:
         known = {source.name for source in sources}
         self._provisioned = [each for each in self._provisioned if each.name not in known] + list(sources)
 
-    async def _make(self, link: Link, sources: Sequence[Source]) -> None:
-        from redrive.transports.rabbitmq.provision import make_missing  # noqa: PLC0415  # only who provisions needs it
-        from redrive.transports.rabbitmq.topology import wanted  # noqa: PLC0415
+    async def ensure_queue(self, name: str) -> None:
+        """Make a plain durable queue, unless there is one of this name."""
+        await self._make(await self._link(), (), [name])
+        self._ensured[name] = None
 
-        await make_missing(link.channel, wanted(sources))
+    async def _make(self, link: Link, sources: Sequence[Source], queues: Collection[str] = ()) -> None:
+        from redrive.transports.rabbitmq.provision import make_missing  # noqa: PLC0415  # only who provisions needs it
+        from redrive.transports.rabbitmq.topology import plain_queues, wanted  # noqa: PLC0415
+
+        for topology in (wanted(sources), plain_queues(queues)):
+            if topology.queues:
+                await make_missing(link.channel, topology)
 
     async def _provision_again(self, link: Link) -> None:
         """A broker that came back empty gets what was made before."""
-        if self._provisioned:
-            await self._make(link, self._provisioned)
+        await self._make(link, self._provisioned, self._ensured)
 
     # --- inside ------------------------------------------------------------------------------------------------
 

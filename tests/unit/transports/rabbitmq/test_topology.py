@@ -38,7 +38,9 @@ def test_a_queue_is_made_for_every_step_of_the_delays() -> None:
     ]
     for step in STEPS:
         assert queue(topology, delay_queue("orders", step)).arguments == {
-            "x-queue-type": "classic",
+            "x-queue-type": "quorum",
+            "x-dead-letter-strategy": "at-least-once",
+            "x-overflow": "reject-publish",
             "x-message-ttl": step // timedelta(milliseconds=1),
             "x-dead-letter-exchange": "",
             "x-dead-letter-routing-key": "orders",

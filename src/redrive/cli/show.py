@@ -1,0 +1,161 @@
+"""`redrive show`: everything about one letter, and its journey."""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from redrive.cli.letters import COLOURS, ago, common, full_ids, plain, with_store
+from redrive.cli.output import as_json
+from redrive.cli.table import table
+from redrive.errors import on_one_line
+from redrive.letters import DeadLetter, Typed
+from redrive.letters.headers import Headers, HeaderValue
+from redrive.settings import Settings
+from redrive.stores.base import JournalLine, Store
+
+_MOST_SHOWN = 4096
+
+
+@click.command("show")
+@click.argument("letter_id", metavar="ID")
+@click.option("--body/--no-body", default=True, help="With the message's body and headers.")
+@click.option("--stack", is_flag=True, help="With the stack of the error.")
+@common
+@click.pass_obj
+def command(
+    path: Path | None,
+    letter_id: str,
+    body: bool,  # noqa: FBT001  click passes flags by name
+    stack: bool,  # noqa: FBT001
+    server: str | None,
+    for_programs: bool,  # noqa: FBT001
+) -> None:
+    """Show a letter: what died, where, why, and what was tried since.
+
+    \b
+    Examples:
+      redrive show 06gy385tr5
+      redrive show 06gy385tr5 --stack
+      redrive show 06gy385tr5 --no-body --json
+
+    The beginning of an id is enough.
+    """
+
+    async def work(store: Store, _settings: Settings) -> tuple[DeadLetter, list[JournalLine]]:
+        (whole,) = await full_ids(store, [letter_id])
+        (letter,) = await store.load([whole])
+        return letter, await store.journal(whole, limit=1000)
+
+    letter, journal = with_store(path, server, work)
+    if for_programs:
+        click.echo(as_json(as_data(letter, journal, body=body)))
+        return
+    for line in _lines(letter, journal, body=body, stack=stack):
+        click.echo(line)
+
+
+def as_data(letter: DeadLetter, journal: list[JournalLine], *, body: bool) -> dict[str, Any]:
+    """The letter as JSON has it; bytes as base64."""
+    fields = msgspec.structs.asdict(letter)
+    message = fields.pop("message")
+    answer = {name: plain(value) for name, value in fields.items()}
+    answer["journal"] = plain(journal)
+    if body:
+        answer["message"] = {
+            "body": None if message.body is None else base64.b64encode(message.body).decode(),
+            "key": None if message.key is None else base64.b64encode(message.key).decode(),
+            "headers": [[name, header_data(value)] for name, value in message.headers],
+            "properties": [[name, header_data(value)] for name, value in message.properties],
+            "content_type": message.content_type,
+            "content_encoding": message.content_encoding,
+            "message_id": message.message_id,
+            "correlation_id": message.correlation_id,
+            "sent_at": plain(message.sent_at),
+        }
+    return answer
+
+
+def header_data(value: HeaderValue) -> Any:
+    """A header's value as JSON has it."""
+    if isinstance(value, Typed):
+        return header_data(value.value)
+    if isinstance(value, Headers):
+        return {name: header_data(inner) for name, inner in value}
+    if isinstance(value, tuple):
+        return [header_data(inner) for inner in value]
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(value).decode()}
+    return plain(value)
+
+
+def _lines(letter: DeadLetter, journal: list[JournalLine], *, body: bool, stack: bool) -> list[str]:
+    state = click.style(str(letter.state), fg=COLOURS[letter.state], bold=True)
+    origin = letter.origin
+    way = (
+        f" (exchange {origin.exchange or 'default'}, key {origin.routing_key})" if origin.routing_key else ""
+    )
+    rows = [
+        ("letter", letter.id),
+        ("state", state + (" (presumed)" if letter.presumed else "")),
+        ("source", f"{letter.source} on {letter.transport}{way}"),
+        ("reason", letter.reason),
+        ("error", f"{letter.error_type}: {letter.failure.text}"),
+        ("kind", f"{letter.kind} (rule {letter.failure.rule})"),
+        ("group", letter.group),
+        ("correlation", letter.correlation_id),
+        ("message id", letter.message_id or "none"),
+        ("failed", f"{letter.last_failed_at:%Y-%m-%d %H:%M:%S} UTC, {ago(letter.last_failed_at)}"),
+        ("attempts", f"{letter.retry_count} by its consumer, {letter.dlq_retry_count} redrives"),
+        ("strategy", letter.strategy or "not chosen yet"),
+    ]
+    if str(letter.state) == "dlq_pending":
+        rows.append(("due", f"{letter.next_retry_at:%Y-%m-%d %H:%M:%S} UTC, {ago(letter.next_retry_at)}"))
+    if letter.locked_by:
+        rows.append(("held by", letter.locked_by + (", waits for its verdict" if letter.sent_at else "")))
+    if letter.tags:
+        rows.append(("tags", ", ".join(letter.tags)))
+    if letter.assignee:
+        rows.append(("assigned to", letter.assignee))
+    if letter.derived_from:
+        rows.append(("copy of", letter.derived_from))
+    lines = [f"{name:<12} {value if name == 'state' else on_one_line(value)}" for name, value in rows]
+    lines += _journey(letter, journal)
+    if stack and letter.failure.stack:
+        lines += ["", click.style("stack", bold=True), letter.failure.stack.rstrip()]
+    if body:
+        lines += _message(letter)
+    return lines
+
+
+def _journey(letter: DeadLetter, journal: list[JournalLine]) -> list[str]:
+    rows = [[f"{letter.first_failed_at:%m-%d %H:%M:%S}", "died", letter.source, letter.reason]]
+    rows.append(
+        [f"{letter.created_at:%m-%d %H:%M:%S}", "collected", letter.origin.dead_letter_source or "", ""]
+    )
+    rows += [[f"{line.at:%m-%d %H:%M:%S}", line.action, line.actor, line.detail] for line in journal]
+    rows += [[f"{note.at:%m-%d %H:%M:%S}", "note", note.author, note.text] for note in letter.notes]
+    rows.sort(key=lambda row: row[0])
+    return ["", table(("when", "what", "who", "detail"), rows)]
+
+
+def _message(letter: DeadLetter) -> list[str]:
+    message = letter.message
+    lines = ["", click.style("headers", bold=True)]
+    lines += [
+        f"  {on_one_line(name)}: {on_one_line(str(header_data(value)))}" for name, value in message.headers
+    ]
+    body = message.body
+    size = "null" if body is None else f"{len(body)} bytes"
+    lines += ["", click.style(f"body ({message.content_type or 'no content type'}, {size})", bold=True)]
+    if body:
+        text = body[:_MOST_SHOWN].decode("utf-8", "backslashreplace")
+        lines.append("\n".join(on_one_line(line) for line in text.splitlines()))
+        if len(body) > _MOST_SHOWN:
+            lines.append(f"… and {len(body) - _MOST_SHOWN} bytes more; redrive export has all of it")
+    return lines

@@ -1,0 +1,109 @@
+"""`redrive stats` and `redrive top`: how many letters are where, once or live?"""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from redrive.cli.letters import COLOURS, common, query_of, with_store
+from redrive.cli.output import as_json
+from redrive.clock import SystemClock
+from redrive.letters import State
+from redrive.settings import Settings
+from redrive.stores.base import Store
+from redrive.stores.query import Condition, Op, Query
+
+_BY = ("state", "source", "error", "kind", "reason")
+
+
+@click.command("stats")
+@click.argument("filter_words", metavar="[FILTER]...", nargs=-1)
+@common
+@click.pass_obj
+def command(
+    path: Path | None,
+    filter_words: tuple[str, ...],
+    server: str | None,
+    for_programs: bool,  # noqa: FBT001  click passes flags by name
+) -> None:
+    """Count dead letters by state, source, error, kind and reason.
+
+    \b
+    Examples:
+      redrive stats
+      redrive stats since:1d source:orders
+      redrive stats --json
+    """
+
+    async def work(store: Store, _settings: Settings) -> dict[str, Any]:
+        return await figures(store, query_of(filter_words))
+
+    found = with_store(path, server, work)
+    click.echo(as_json(found) if for_programs else as_text(found))
+
+
+@click.command("top")
+@click.option(
+    "--every", type=click.FloatRange(0.1, 3600), default=2.0, show_default=True, help="Seconds between looks."
+)
+@click.option("--times", type=click.IntRange(1), help="End after so many looks.")
+@click.option("--server", metavar="URL", help="A running server; without it the store itself.")
+@click.pass_obj
+def top(path: Path | None, every: float, times: int | None, server: str | None) -> None:
+    """Watch the figures change, until Ctrl-C.
+
+    \b
+    Examples:
+      redrive top
+      redrive top --every 5 --server http://127.0.0.1:8642
+    """
+
+    async def work(store: Store, _settings: Settings) -> None:
+        look, before = 0, None
+        while times is None or look < times:
+            if look:
+                await asyncio.sleep(every)
+            found = await figures(store, Query())
+            click.clear()
+            click.echo(f"{SystemClock().now():%H:%M:%S} UTC")
+            click.echo(as_text(found, before))
+            look, before = look + 1, found
+
+    with_store(path, server, work)
+
+
+async def figures(store: Store, query: Query) -> dict[str, Any]:
+    """The figures of the letters that match."""
+    counts: dict[str, Any] = {by: await store.tally(by, query) for by in _BY}
+    counts["total"] = sum(counts["state"].values())
+    now = SystemClock().now()
+    for name, span in (("last_hour", timedelta(hours=1)), ("last_day", timedelta(days=1))):
+        recent = Query(
+            (*query.conditions, Condition("created", Op.AT_LEAST, (now - span,))), query.text, query.sort
+        )
+        counts[name] = await store.count(recent)
+    resolved, over = counts["state"].get(State.RESOLVED, 0), counts["state"].get(State.FAILED, 0)
+    counts["resolution_rate"] = round(resolved / (resolved + over), 4) if resolved + over else None
+    return counts
+
+
+def as_text(found: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> str:
+    """The figures for people; with the figures before, what has changed."""
+    lines = [
+        f"{found['total']} letters, {found['last_hour']} in the last hour, {found['last_day']} in the last day"
+    ]
+    if found["resolution_rate"] is not None:
+        lines.append(f"{found['resolution_rate']:.1%} of those that are over were resolved")
+    for by in _BY:
+        counts = found[by]
+        if not counts:
+            continue
+        lines += ["", click.style(by, bold=True)]
+        for name, count in sorted(counts.items(), key=lambda item: -item[1])[:12]:
+            change = count - before[by].get(name, 0) if before else 0
+            label = click.style(f"{name:<32.32}", fg=COLOURS.get(State(name)) if by == "state" else None)
+            lines.append(f"  {label} {count:>10}{f'  {change:+d}' if change else ''}")
+    return "\n".join(lines)

@@ -1,0 +1,72 @@
+"""Is the server well?
+
+It is when its store answers, its broker answers, and every service works. Each is asked when somebody wants to know,
+and none for longer than a moment: a broker that is away must not make the answer wait.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from redrive._version import __version__
+from redrive.clock import Clock
+from redrive.errors import RedriveError
+from redrive.letters.verdict import QUEUE
+from redrive.serve.child import EmbeddedBroker
+from redrive.serve.watched import Watched
+from redrive.stores.base import Store
+from redrive.transports.base import Transport
+
+_PATIENCE: Final = 2.0  # seconds for one answer
+OK: Final = "ok"
+
+
+class Condition:
+    """What is asked by `/health`."""
+
+    def __init__(
+        self,
+        store: Store,
+        transport: Transport,
+        services: Callable[[], Sequence[Watched]],
+        clock: Clock,
+        broker: EmbeddedBroker | None = None,
+    ) -> None:
+        self._store = store
+        self._transport = transport
+        self._services = services
+        self._clock = clock
+        self._broker = broker
+        self._began = clock.monotonic()
+
+    async def report(self) -> dict[str, Any]:
+        """Everything, as plain values; `status` is "ok" or "failing"."""
+        store, broker = await asyncio.gather(
+            _asked(lambda: self._store.operations(limit=1)), _asked(lambda: self._transport.depth(QUEUE))
+        )
+        services = {service.name: service.trouble or OK for service in self._services()}
+        well = {store, broker, *services.values()} == {OK}
+        answer: dict[str, Any] = {
+            "status": OK if well else "failing",
+            "version": __version__,
+            "pid": os.getpid(),
+            "uptime_seconds": round((self._clock.monotonic() - self._began).total_seconds(), 3),
+            "store": store,
+            "broker": broker,
+            "services": services,
+        }
+        if self._broker is not None:
+            answer["embedded_broker"] = {"pid": self._broker.pid, "restarts": self._broker.restarts}
+        return answer
+
+
+async def _asked(question: Callable[[], Awaitable[object]]) -> str:
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            await question()
+    except TimeoutError:
+        return f"no answer within {_PATIENCE:g} s"
+    except RedriveError as error:
+        return f"{type(error).__name__}: {error}"
+    return OK

@@ -1,0 +1,127 @@
+"""Which services does a server run, and how do they hear of each other?
+
+    collectors ── died again ──► breakers ◄── resolved ── verdicts
+                                    │ recovered
+                                    ▼
+                 workers ◄─ wake ── awakening          rescuer · retention · discovery
+
+Everything is made of the settings here; each part knows only its own business. What they count is asked of them.
+"""
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Final
+
+from redrive.app import sources_of
+from redrive.clock import Clock
+from redrive.collect import Collector, VerdictCollector
+from redrive.collect.reading import Reader
+from redrive.letters import State
+from redrive.recover.breaker import Breakers
+from redrive.recover.health import HostHealth
+from redrive.recover.rescuer import Rescuer
+from redrive.recover.service import Service
+from redrive.recover.worker import Worker, WorkerOptions
+from redrive.serve.awaken import Awakening
+from redrive.serve.watched import Watched
+from redrive.settings import Settings
+from redrive.stores.base import Rescued, Store
+from redrive.transports.base import Source, Transport
+
+Trouble = Callable[[str, Exception], None]
+_RESCUE_EVERY: Final = timedelta(seconds=15)
+
+
+class Crew:
+    """All services of a server."""
+
+    def __init__(
+        self, settings: Settings, store: Store, transport: Transport, clock: Clock, trouble: Trouble
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._transport = transport
+        self._clock = clock
+        self._trouble = trouble
+        self._strategy = settings.strategy_options()
+        self._reader = Reader(settings.classifier(), settings.redactor(), self._strategy)
+        self.awakening = Awakening(store, clock, self._wake)
+        self.breakers = Breakers(clock, recovered=self.awakening.recovered)
+        self.sources = tuple(sources_of(settings, entry) for entry in settings.sources)
+        self.collectors = [self.a_collector(queue) for queue in _queues(settings, self.sources)]
+        self.verdicts = VerdictCollector(
+            transport,
+            store,
+            clock=clock,
+            trouble=trouble,
+            batch=settings.collect.batch,
+            resolved=lambda verdict: self.breakers.succeeded(verdict.source),
+        )
+        self.workers = [self._a_worker(number) for number in range(1, settings.recover.workers + 1)]
+        self.rescued = {"presumed": 0, "crashed": 0, "given_up": 0}
+        self.rescuer = Rescuer(
+            store,
+            clock,
+            every=min(_RESCUE_EVERY, settings.recover.lease, settings.recover.quiet_time),
+            retry_in=self._strategy.steps[0],
+            max_redrives=self._strategy.max_redrives,
+            rescued=self._rescued,
+        )
+        everybody: list[Service] = [
+            *self.collectors,
+            self.verdicts,
+            *self.workers,
+            self.rescuer,
+            self.awakening,
+        ]
+        self.services = [Watched(service, clock) for service in everybody]
+
+    def a_collector(self, queue: str) -> Collector:
+        """A collector of this dead-letter queue, not yet running."""
+        return Collector(
+            self._transport,
+            self._store,
+            queue,
+            reader=self._reader,
+            options=self._strategy,
+            clock=self._clock,
+            trouble=self._trouble,
+            batch=self._settings.collect.batch,
+            died_again=lambda source, _failure: self.breakers.died(source),
+        )
+
+    def _a_worker(self, number: int) -> Worker:
+        recover = self._settings.recover
+        return Worker(
+            self._store,
+            self._transport,
+            name=f"worker {number} ({socket.gethostname()}/{os.getpid()})",
+            strategy=self._strategy,
+            options=WorkerOptions(
+                batch=recover.batch, poll=recover.poll, lease=recover.lease, quiet_time=recover.quiet_time
+            ),
+            clock=self._clock,
+            breakers=self.breakers,
+            measure=HostHealth(self._clock),
+            trouble=self._trouble,
+        )
+
+    def _wake(self) -> None:
+        for worker in self.workers:
+            worker.wake()
+
+    def _rescued(self, found: Sequence[Rescued]) -> None:
+        for each in found:
+            if each.state is State.RESOLVED:
+                self.rescued["presumed"] += 1
+            elif each.state is State.FAILED:
+                self.rescued["given_up"] += 1
+            else:
+                self.rescued["crashed"] += 1
+
+
+def _queues(settings: Settings, sources: Sequence[Source]) -> tuple[str, ...]:
+    """The queues to collect from, each once."""
+    return tuple(dict.fromkeys([*(source.dlq for source in sources), *settings.collect.queues]))

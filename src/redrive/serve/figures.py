@@ -1,0 +1,149 @@
+"""How much was collected, sent back, resolved, and how much is left (E10)?
+
+What the services have counted since they began, and what the store knows, as Prometheus reads it. The store is asked
+when somebody scrapes, at most every few seconds: a scrape must not cost more than what it measures.
+
+The time in the dead-letter queue is that of the letters that were resolved last, from their coming into the store on.
+"""
+
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from redrive.clock import Clock
+from redrive.letters import State
+from redrive.letters.letter import storable
+from redrive.serve.crew import Crew
+from redrive.stores.base import Store
+from redrive.stores.query import Condition, Op, Query, Sort
+
+_FRESH: Final = timedelta(seconds=5)
+_LAST: Final = 1000  # resolved letters whose time is looked at
+_MOST_TYPES: Final = 50
+_OPEN: Final = tuple(map(str, (State.PENDING, State.PROCESSING, State.MANUAL)))
+_RESOLVED: Final = Query(
+    (Condition("state", Op.IS, (str(State.RESOLVED),)),), sort=Sort("updated", descending=True)
+)
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What the store knows."""
+
+    states: dict[str, int]
+    error_types: dict[str, int]
+    times: tuple[float, ...]  # seconds in the dead-letter queue, sorted
+
+
+class Figures:
+    """What is asked by `/metrics`."""
+
+    def __init__(self, store: Store, crew: Crew, clock: Clock) -> None:
+        self._store = store
+        self._crew = crew
+        self._clock = clock
+        self._known: Known | None = None
+        self._at: timedelta | None = None
+
+    async def text(self) -> bytes:
+        """Everything, in Prometheus' text format. What the store cannot tell is left out."""
+        registry = CollectorRegistry()
+        registry.register(_Once([*self._counted(), *_known(await self._from_store())]))
+        return generate_latest(registry)
+
+    # --- what the services have counted ------------------------------------------------------------------------
+
+    def _counted(self) -> Iterator[Metric]:
+        crew = self._crew
+        collected = [(collector.name.removeprefix("collector of "), collector.counts) for collector in crew.collectors]
+        for name, what in (
+            ("collected", "dead letters that came into the store"),
+            ("known", "dead letters that were there already"),
+            ("returned", "redrives that died again"),
+            ("late", "redrives that died after their claim had ended"),
+        ):
+            family = CounterMetricFamily(f"redrive_{name}", what, labels=["queue_name"])
+            for queue, counts in collected:
+                family.add_metric([storable(queue)], getattr(counts, name))
+            yield family
+        for name, what in (
+            ("sent", "letters sent back"),
+            ("not_sent", "letters that could not be sent back"),
+            ("parked", "letters left to a person"),
+            ("exhausted", "letters given up after too many redrives"),
+            ("waiting", "letters held back because a condition was not met"),
+            ("stale", "writes that came after their lease was lost"),
+        ):
+            total = sum(getattr(worker.counts, name) for worker in crew.workers)
+            name = {"sent": "redriven", "exhausted": "exhausted"}.get(name, name)
+            yield _counter(name, what, total + (crew.rescued["given_up"] if name == "exhausted" else 0))
+        verdicts, rescued = crew.verdicts.counts, crew.rescued
+        yield _counter("resolved", "letters resolved by a verdict", verdicts.resolved)
+        yield _counter("verdicts_late", "verdicts that came too late or twice", verdicts.late)
+        yield _counter("verdicts_unreadable", "verdicts that could not be read", verdicts.unreadable)
+        yield _counter("presumed", "letters resolved because no word came back", rescued["presumed"])
+        yield _counter("crashed", "letters whose worker was gone", rescued["crashed"])
+        yield _counter("awakened", "letters made due because their source works again", crew.awakening.awakened)
+        failures = CounterMetricFamily(
+            "redrive_service_failures", "how often a service has failed and was started again", labels=["service"]
+        )
+        breakers = GaugeMetricFamily("redrive_breaker_open", "1 while letters of a source are held back", labels=["source"])
+        for service in crew.services:
+            failures.add_metric([storable(service.name)], service.failures)
+        still_open = set(crew.breakers.open_sources())
+        for source in sorted({*still_open, *(source.name for source in crew.sources)}):
+            breakers.add_metric([storable(source)], float(source in still_open))
+        yield failures
+        yield breakers
+
+    # --- what the store knows ----------------------------------------------------------------------------------
+
+    async def _from_store(self) -> Known:
+        now = self._clock.monotonic()
+        if self._known is None or self._at is None or now - self._at > _FRESH:
+            states = await self._store.tally("state")
+            types = await self._store.tally("error", Query((Condition("state", Op.IS, _OPEN),)))
+            heads = (await self._store.page(_RESOLVED, limit=_LAST)).heads
+            self._known = Known(
+                states={str(state): states.get(state, 0) for state in State},
+                error_types=dict(sorted(types.items(), key=lambda item: -item[1])[:_MOST_TYPES]),
+                times=tuple(sorted((head.updated_at - head.created_at).total_seconds() for head in heads)),
+            )
+            self._at = now
+        return self._known
+
+
+def _known(known: Known) -> Iterator[Metric]:
+    backlog = GaugeMetricFamily("redrive_backlog", "letters in the store, by state", labels=["state"])
+    for state, count in known.states.items():
+        backlog.add_metric([state], count)
+    types = GaugeMetricFamily(
+        "redrive_backlog_by_error_type", "open letters of the most frequent error types", labels=["error_type"]
+    )
+    for error_type, count in known.error_types.items():
+        types.add_metric([storable(error_type)], count)
+    yield backlog
+    yield types
+    if known.times:
+        mean = sum(known.times) / len(known.times)
+        p95 = known.times[min(len(known.times) - 1, int(len(known.times) * 0.95))]
+        what = f"of the {_LAST} letters resolved last, from their coming into the store on"
+        yield GaugeMetricFamily("redrive_time_in_dlq_mean_seconds", f"mean time {what}", mean)
+        yield GaugeMetricFamily("redrive_time_in_dlq_p95_seconds", f"95 % of the times {what}, are shorter", p95)
+
+
+def _counter(name: str, what: str, value: int) -> Metric:
+    return CounterMetricFamily(f"redrive_{name}", what, value)
+
+
+class _Once:
+    """Families as a registry wants them."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = list(families)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families

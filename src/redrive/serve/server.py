@@ -1,0 +1,157 @@
+"""How does everything run in one process?
+
+    lock → embedded broker → transport → store → HTTP → connected → services
+
+and the other way round on stopping: what writes ends before what it writes to. A broker that is away is waited for,
+and the log and `/health` say so; whatever else is wrong at the start ends the start.
+
+Who stops it, and who is told that it is ready, is its owner's business: it handles no signals and prints nothing.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from redrive.clock import Clock, pause
+from redrive.errors import BrokerUnreachableError, SettingsError
+from redrive.letters.verdict import QUEUE
+from redrive.recover.service import Services
+from redrive.serve.child import EmbeddedBroker
+from redrive.serve.condition import Condition
+from redrive.serve.crew import Crew
+from redrive.serve.figures import Figures
+from redrive.serve.lock import ServeLock
+from redrive.serve.web import Web, check_loopback, start_web
+from redrive.settings import Settings, StoreSettings
+from redrive.stores import open_store
+from redrive.transports import Transport, open_transport
+
+_LOG: Final = logging.getLogger("redrive.serve")
+_FIRST_WAIT: Final = timedelta(milliseconds=200)
+_LONGEST_WAIT: Final = timedelta(seconds=10)
+
+
+class Places(msgspec.Struct, frozen=True, kw_only=True):
+    """Where everything is."""
+
+    broker: str  # without credentials
+    management: str | None  # of the embedded broker
+    http: str
+    store: str
+
+
+class Server:
+    """Collectors, workers and everything else, on one store and one broker."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        """The settings are looked at here; nothing is opened before `run`."""
+        check_loopback(settings.serve.host)
+        self._settings = settings
+        self._clock = clock
+        self._data = Path(settings.serve.data)
+        self._store = store_of(settings)
+        self._redactor = settings.redactor()
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        """Come to an end in order; may be called from a signal handler of the loop."""
+        self._stop.set()
+
+    async def run(self, ready: Callable[[Places], None] = lambda _places: None) -> None:
+        """Run until `stop` is called. `ready` is told where everything is, once it works."""
+        async with contextlib.AsyncExitStack() as ending:
+            if (file := _file_of(self._store)) is not None:
+                ending.callback(ServeLock.take(file).release)
+            broker, url, management = await self._broker(ending)
+            transport = open_transport(url, self._clock)
+            ending.push_async_callback(transport.close)
+            store = await open_store(self._store, self._clock)
+            ending.push_async_callback(store.close)
+            crew = Crew(self._settings, store, transport, self._clock, self._trouble)
+            condition = Condition(store, transport, lambda: crew.services, self._clock, broker)
+            web = await start_web(
+                store, condition, Figures(store, crew, self._clock), self._settings.serve.host, self._settings.serve.port
+            )
+            ending.push_async_callback(web.close)
+            await self._connect(transport, crew)
+            if self._stop.is_set():
+                return
+            ready(self._places(url, management, web))
+            await self._work(crew)
+
+    async def _work(self, crew: Crew) -> None:
+        services = Services(crew.services, self._clock, self._trouble)
+        stopping = asyncio.create_task(self._stop_with(services))
+        try:
+            await services.run(self._settings.consume.stop_timeout)
+        finally:
+            stopping.cancel()
+
+    async def _stop_with(self, services: Services) -> None:
+        await self._stop.wait()
+        services.stop()
+
+    # --- the broker --------------------------------------------------------------------------------------------
+
+    async def _broker(
+        self, ending: contextlib.AsyncExitStack
+    ) -> tuple[EmbeddedBroker | None, str, str | None]:
+        """The broker that the settings name, or one of our own; its process, its URL, its management API."""
+        serve = self._settings.serve
+        if self._settings.broker.url is not None:
+            return None, self._settings.broker.url, None
+        broker = EmbeddedBroker(
+            self._data / "broker", self._clock, port=serve.broker_port, management_port=serve.management_port
+        )
+        ending.push_async_callback(broker.stop)
+        addresses = await broker.start()
+        return broker, addresses.amqp, addresses.management
+
+    async def _connect(self, transport: Transport, crew: Crew) -> None:
+        """Connect, and make what is missing there; waits for a broker that is away."""
+        wait = _FIRST_WAIT
+        while not self._stop.is_set():
+            try:
+                await transport.open()
+                await transport.provision(crew.sources)
+                await transport.ensure_queue(QUEUE)
+            except BrokerUnreachableError as error:
+                self._trouble(f"the broker is away; next try in {wait.total_seconds():g} s", error)
+                await pause(self._clock, wait, self._stop)
+                wait = min(wait * 2, _LONGEST_WAIT)
+            else:
+                return
+
+    # --- words -------------------------------------------------------------------------------------------------
+
+    def _trouble(self, what: str, error: Exception) -> None:
+        _LOG.warning("%s: %s: %s", what, type(error).__name__, self._redactor.clean(str(error)))
+
+    def _places(self, broker: str, management: str | None, web: Web) -> Places:
+        return Places(
+            broker=self._redactor.clean(broker), management=management, http=web.url, store=self._store.url
+        )
+
+
+def store_of(settings: Settings) -> StoreSettings:
+    """The store that is served: the one that is named, else a file in the data directory."""
+    store = settings.store
+    if store.url.startswith("http:"):
+        raise SettingsError(
+            f"store.url = '{store.url:.60}' is the store of another server; give this one sqlite:FILE"
+        )
+    if store.url != StoreSettings().url:
+        return store
+    file = Path(settings.serve.data) / store.url.removeprefix("sqlite:")
+    return msgspec.structs.replace(store, url=f"sqlite:{file}")
+
+
+def _file_of(store: StoreSettings) -> Path | None:
+    scheme, _, rest = store.url.partition(":")
+    return Path(rest) if scheme == "sqlite" and rest else None

@@ -1,0 +1,290 @@
+"""Where do letters go that the database should not keep for ever? (E8)
+
+Into files named `letters-YYYY-MM-DD-NNN.jsonl.zst`: compressed lines of JSON, one per letter, that a person can read
+with `zstd -dc` and that give back every byte, type and time. The first line says what the file is, the last one how
+many letters it has; each line carries a checksum of itself, and the last one a checksum of them all.
+
+The rule: a file is whole or is not there. It is written beside its name, flushed to the disk, and only then named. What
+is damaged later is found when it is read, and everything before the damage is given. A letter is written only if the
+line gives it back exactly; it knows the letters' shape and nothing of why they are put away.
+"""
+
+import errno
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import date, datetime
+from hashlib import blake2b
+from pathlib import Path
+from typing import IO, Any, Final
+
+import msgspec
+import zstandard
+
+from redrive.errors import FormatError, LetterInvalidError, StoreError, StoreFullError, StoreReadOnlyError
+from redrive.letters import DeadLetter
+from redrive.stores.cold_lines import from_json, to_json
+
+FORMAT: Final = "redrive-letters"
+VERSION: Final = 1
+LONGEST_LINE: Final = 1_800_000_000  # the largest letter that a store takes, as JSON
+_NAME: Final = re.compile(r"letters-(\d{4}-\d{2}-\d{2})-(\d{3,})\.jsonl\.zst")
+_TEMPORARY: Final = ".letters-"
+_PIECE: Final = 1024  # small, because a piece in which the damage begins gives nothing
+_LEVEL: Final = 9
+# {"sum":"0123456789abcdef","letter":{…}}
+_LINE: Final = re.compile(rb'\{"sum":"([0-9a-f]{16})","(file|letter|end)":(\{.*\})\}', re.DOTALL)
+
+
+class ColdFile(msgspec.Struct, frozen=True):
+    """A file of letters."""
+
+    path: Path
+    day: date
+    number: int
+    size: int
+
+
+class _Opening(msgspec.Struct, frozen=True):
+    format: str
+    version: int
+
+
+class _End(msgspec.Struct, frozen=True):
+    count: int
+    sum: str
+
+
+# --- writing ---------------------------------------------------------------------------------------------
+
+
+def line_of(letter: DeadLetter) -> bytes:
+    """The letter as a line, or a `LetterInvalidError` if the line would not give it back exactly."""
+    try:
+        content = to_json(letter)
+        again = from_json(content)
+    except (ValueError, TypeError, RecursionError, OverflowError, FormatError) as error:
+        raise LetterInvalidError(f"letter {letter.id} cannot be written to a cold file: {error}") from error
+    if again != letter:
+        raise LetterInvalidError(f"letter {letter.id} cannot be written to a cold file: it would be changed")
+    return _sealed(b"letter", content)
+
+
+def write(directory: Path, letters: Iterable[DeadLetter], *, day: date) -> Path:
+    """A new file with these letters, safe on the disk; one that cannot be written exactly stops it."""
+    return write_lines(directory, [line_of(letter) for letter in letters], day=day)
+
+
+def write_lines(directory: Path, lines: Sequence[bytes], *, day: date) -> Path:
+    """A new file of what `line_of` gave, safe on the disk."""
+    if not lines:
+        raise StoreError("a cold file without a letter is not written")
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(".tmp", f"{_TEMPORARY}{day.isoformat()}-", directory)
+        temporary = Path(name)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                _write(file, lines)
+                file.flush()
+                os.fsync(file.fileno())
+            path = _named(temporary, directory, day)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+        _sync(directory)
+    except OSError as error:
+        raise _translated(error, directory) from error
+    return path
+
+
+def _write(file: IO[bytes], lines: Sequence[bytes]) -> None:
+    whole = blake2b(digest_size=8)
+    compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
+    with compressor.stream_writer(file, closefd=False) as stream:
+        stream.write(_sealed(b"file", msgspec.json.encode(_Opening(FORMAT, VERSION))))
+        for line in lines:
+            whole.update(line)
+            stream.write(line)
+        stream.write(_sealed(b"end", msgspec.json.encode(_End(len(lines), whole.hexdigest()))))
+
+
+def _sealed(kind: bytes, content: bytes) -> bytes:
+    return b'{"sum":"%b","%b":%b}\n' % (_sum(kind + content), kind, content)
+
+
+def _sum(content: bytes) -> bytes:
+    return blake2b(content, digest_size=8).hexdigest().encode()
+
+
+def _named(temporary: Path, directory: Path, day: date) -> Path:
+    """The file under the next free name. A link never replaces a file, as a rename would: two may write at once."""
+    number = max((file.number for file in listing(directory) if file.day == day), default=0)
+    while True:
+        number += 1
+        path = directory / f"letters-{day.isoformat()}-{number:03}.jsonl.zst"
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK}:
+                raise
+            if path.exists():  # no links on this file system: a look and a rename have to do
+                continue
+            temporary.rename(path)
+        else:
+            temporary.unlink()
+        return path
+
+
+def _sync(directory: Path) -> None:
+    """Make the names in a directory durable, and its own name in the one above."""
+    for place in (directory, directory.parent):
+        handle = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _translated(error: OSError, place: Path) -> StoreError:
+    told = f"cold files cannot be written to {place}: {error.strerror or error}"
+    if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+        return StoreFullError(f"{told}; make room")
+    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+        return StoreReadOnlyError(f"{told}; make it writable")
+    return StoreError(told)
+
+
+# --- reading ---------------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> Iterator[DeadLetter]:
+    """The letters of a file. At damage a `FormatError` says so, after every letter before it was given."""
+    whole = blake2b(digest_size=8)
+    count = 0
+    ended = opened = False
+    for number, line in enumerate(_lines(path), 1):
+        if ended:
+            raise FormatError(f"{path.name}: something follows the end of the file")
+        kind, content = _opened(path, number, line)
+        if opened is (kind == b"file"):
+            raise FormatError(f"{path.name}, line {number}: this is not the place for '{kind.decode()}'")
+        if kind == b"file":
+            _check_opening(path, content)
+            opened = True
+        elif kind == b"letter":
+            try:
+                letter = from_json(content)
+            except (ValueError, TypeError, RecursionError, FormatError) as error:
+                raise FormatError(f"{path.name}, line {number}: not a letter: {error}") from error
+            whole.update(line)
+            count += 1
+            yield letter
+        else:
+            _check_end(path, content, count, whole.hexdigest())
+            ended = True
+    if not ended:
+        raise FormatError(f"{path.name} ends after {count} letters, before its last line: it was cut off")
+
+
+def _opened(path: Path, number: int, line: bytes) -> tuple[bytes, bytes]:
+    found = _LINE.fullmatch(line, 0, len(line) - 1) if line.endswith(b"\n") else None
+    if found is None:
+        raise FormatError(f"{path.name}, line {number}: not a line of a cold file, or not all of it")
+    total, kind, content = found.groups()
+    if _sum(kind + content) != total:
+        raise FormatError(f"{path.name}, line {number}: it has changed since it was written")
+    return kind, content
+
+
+def _check_opening(path: Path, content: bytes) -> None:
+    opening = _decoded(path, content, _Opening)
+    if opening.format != FORMAT:
+        raise FormatError(f"{path.name} holds '{opening.format:.40}', not letters")
+    if opening.version > VERSION:
+        raise FormatError(f"{path.name} was written by a newer redrive (version {opening.version}); upgrade")
+
+
+def _check_end(path: Path, content: bytes, count: int, total: str) -> None:
+    end = _decoded(path, content, _End)
+    if (end.count, end.sum) != (count, total):
+        raise FormatError(
+            f"{path.name} was written with {end.count} letters and holds {count}, or other ones"
+        )
+
+
+def _decoded(path: Path, content: bytes, kind: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise FormatError(f"{path.name}: {error}") from error
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file as far as it can be expanded; the last may be without its end."""
+    pieces: list[bytes] = []
+    length = 0
+    for data in _expanded(path):
+        *ends, rest = data.split(b"\n")
+        for end in ends:
+            yield b"".join((*pieces, end, b"\n"))
+            pieces, length = [], 0
+        pieces.append(rest)
+        length += len(rest)
+        if length > LONGEST_LINE:
+            raise FormatError(f"{path.name} has a line of more than {LONGEST_LINE} bytes")
+    if length:
+        yield b"".join(pieces)
+
+
+def _expanded(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb", buffering=1 << 16) as file:
+            stream = zstandard.ZstdDecompressor().decompressobj()
+            while piece := file.read(_PIECE):
+                if stream.eof:
+                    raise FormatError(f"{path.name}: something follows the end of the file")
+                yield stream.decompress(piece)
+            if stream.unused_data:
+                raise FormatError(f"{path.name}: something follows the end of the file")
+    except zstandard.ZstdError as error:
+        raise FormatError(f"{path.name} is damaged or is not a cold file: {error}") from error
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+# --- looking ---------------------------------------------------------------------------------------------
+
+
+def listing(directory: Path) -> list[ColdFile]:
+    """The files of a directory, the oldest first; anything else in there is passed over."""
+    try:
+        names = [path.name for path in directory.iterdir()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreError(f"{directory} cannot be read: {error.strerror or error}") from error
+    files = []
+    for name in names:
+        if (found := _NAME.fullmatch(name)) is None:
+            continue
+        with suppress(ValueError, OSError):  # no such day; gone meanwhile
+            day, path = date.fromisoformat(found[1]), directory / name
+            files.append(ColdFile(path, day, int(found[2]), path.stat().st_size))
+    return sorted(files, key=lambda file: (file.day, file.number))
+
+
+def sweep(directory: Path, *, before: datetime) -> int:
+    """Remove what writers that were killed have left, if it is older than `before`; how many files that were."""
+    removed = 0
+    for path in directory.glob(f"{_TEMPORARY}*.tmp"):
+        with suppress(OSError):
+            if path.stat().st_mtime < before.timestamp():
+                path.unlink()
+                removed += 1
+    return removed
