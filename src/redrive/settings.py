@@ -310,7 +310,10 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
         "broker": (
             BrokerSettings,
             {
-                "url": Setting(_text, "where messages come from: `amqp://USER:PASSWORD@HOST:PORT/VHOST`; unset: the broker of this machine"),
+                "url": Setting(
+                    _text,
+                    "where messages come from: `amqp://USER:PASSWORD@HOST:PORT/VHOST`; unset: that of this machine",
+                ),
                 "management_url": Setting(_text, "its management API; unset: port 15672 of the same host"),
             },
         ),
@@ -349,14 +352,19 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
                 "cpu_below": Setting(_share, "the conditional strategy waits for a CPU below this share"),
                 "memory_below": Setting(_share, "the conditional strategy waits for memory below this share"),
                 "workers": Setting(_whole(0, 1000), "workers of `redrive serve`; 0: nothing is sent back by itself"),
-                "quiet_time": Setting(_duration(_SECOND, timedelta(days=30)), "a redrive without a verdict is then presumed to be processed"),
+                "quiet_time": Setting(
+                    _duration(_SECOND, timedelta(days=30)),
+                    "a redrive without a verdict is then presumed to be processed",
+                ),
             },
         ),
         "retention": (
             RetentionSettings,
             {
                 "resolved": Setting(_duration(_SECOND, _AGES), "resolved letters are deleted after this time"),
-                "failed": Setting(_duration(_SECOND, _AGES), "failed letters go to files and are archived after this time"),
+                "failed": Setting(
+                    _duration(_SECOND, _AGES), "failed letters go to files and are archived after this time"
+                ),
                 "archived": Setting(_duration(_SECOND, _AGES), "archived letters are in files only after this time"),
                 "directory": Setting(_text, "where those files are kept; unset: `archive` in the data directory"),
                 "every": Setting(_duration(_SECOND, _DAY), "how often it looks"),
@@ -376,7 +384,9 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
                 "host": Setting(_text, "the loopback address it listens on"),
                 "port": Setting(_whole(0, 65_535), "its port for HTTP; 0: any free one"),
                 "broker_port": Setting(_whole(0, 65_535), "the embedded broker's port for AMQP; 0: any free one"),
-                "management_port": Setting(_whole(0, 65_535), "the embedded broker's port for its management API; 0: any free one"),
+                "management_port": Setting(
+                    _whole(0, 65_535), "the embedded broker's port for its management API; 0: any free one"
+                ),
             },
         ),
         "redact": (

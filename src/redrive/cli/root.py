@@ -28,6 +28,7 @@ _COMMANDS: Final = {
     "replay": ("redrive.cli.replay", "Send dead letters back."),
     "show": ("redrive.cli.show", "Show a letter and its journey."),
     "stats": ("redrive.cli.stats", "Count dead letters."),
+    "serve": ("redrive.cli.serve", "Run everything: collect, send back, answer over HTTP."),
     "store": ("redrive.cli.store", "Look after the dead-letter store."),
     "top": ("redrive.cli.stats:top", "Watch the figures change."),
 }

@@ -3,7 +3,7 @@
 The lowest room: values and pure functions. It knows no broker, no store and no clock.
 """
 
-from redrive.letters.failure import Failure, Kind, fingerprint, stack_of
+from redrive.letters.failure import Failure, Kind, fingerprint
 from redrive.letters.headers import Headers, HeaderValue, Typed
 from redrive.letters.letter import (
     Attempt,
@@ -16,6 +16,7 @@ from redrive.letters.letter import (
 )
 from redrive.letters.lifecycle import State, Step
 from redrive.letters.message import Message, Origin, correlation_id_of
+from redrive.letters.stack import stack_of
 
 __all__ = [
     "Attempt",

@@ -7,7 +7,6 @@ message to the next. It never looks at the message.
 """
 
 import re
-import traceback
 from datetime import datetime, timedelta
 from enum import StrEnum
 from hashlib import blake2b
@@ -52,11 +51,6 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     def fingerprint(self) -> str:
         """The name of the group this failure belongs to."""
         return fingerprint(self.error_type, self.text, self.stack)
-
-
-def stack_of(error: BaseException) -> str:
-    """The error's traceback as text, its causes included."""
-    return "".join(traceback.format_exception(error))
 
 
 # --- the fingerprint -------------------------------------------------------------------------------------

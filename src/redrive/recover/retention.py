@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from redrive.clock import Clock
+from redrive.clock import Clock, pause
 from redrive.errors import (
     FormatError,
     LetterInvalidError,
@@ -29,8 +29,7 @@ from redrive.errors import (
     LifecycleError,
     SettingsError,
 )
-from redrive.letters import DeadLetter, State
-from redrive.recover.service import pause
+from redrive.letters import DeadLetter, LetterHead, State
 from redrive.stores import cold_files
 from redrive.stores.base import Store
 from redrive.stores.changes import Annotate, Archive, Change, Delete, Park, Settlement
@@ -41,6 +40,7 @@ _LEFTOVER: Final = timedelta(days=1)  # a writer that is older than this is no l
 # When a restored letter is due: never by itself. It also marks one whose restoring was cut short.
 NEVER_DUE: Final = datetime(9999, 1, 1, tzinfo=UTC)
 _BATCH: Final = 500
+_PORTION: Final = 64 * 1024 * 1024  # bytes of body that are loaded at once
 
 
 class RetentionOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,8 +119,8 @@ class Retention:
             cursor: str | None = None
             while stop is None or not stop.is_set():
                 page = await self._store.page(old, limit=self._options.batch, cursor=cursor)
-                if page.heads:
-                    await put_away([head.id for head in page.heads])
+                for ids in _portions(page.heads):
+                    await put_away(ids)
                 if (cursor := page.cursor) is None:
                     break
 
@@ -154,21 +154,18 @@ class Retention:
 
     async def _write(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
         """Make the letters durable in a file; those that are in it."""
-        lines: list[bytes] = []
-        written: list[DeadLetter] = []
-        for letter in letters:
-            try:
-                lines.append(await asyncio.to_thread(cold_files.line_of, letter))
-                written.append(letter)
-            except LetterInvalidError as error:
-                self.counts.refused += 1
-                self._trouble("a letter stays in the store", error)
+        lines, refused = await asyncio.to_thread(_lines_of, letters)
+        for error in refused:
+            self.counts.refused += 1
+            self._trouble("a letter stays in the store", error)
         if lines:
             day = self._clock.now().date()
-            await asyncio.to_thread(cold_files.write_lines, self._options.directory, lines, day=day)
+            await asyncio.to_thread(
+                cold_files.write_lines, self._options.directory, list(lines.values()), day=day
+            )
             self.counts.files += 1
             self.counts.written += len(lines)
-        return written
+        return [letter for letter in letters if letter.id in lines]
 
     async def _apply(self, change: Change, ids: Sequence[str]) -> int:
         """Change all of them, or, where one of them is no longer what it was, each that still is."""
@@ -186,6 +183,32 @@ class Retention:
                     self.counts.changed += 1
             return done
         return len(ids)
+
+
+def _portions(heads: Sequence[LetterHead]) -> Iterator[list[str]]:
+    """The ids of a page in pieces whose bodies fit into memory together."""
+    ids: list[str] = []
+    size = 0
+    for head in heads:
+        if ids and size + head.size > _PORTION:
+            yield ids
+            ids, size = [], 0
+        ids.append(head.id)
+        size += head.size
+    if ids:
+        yield ids
+
+
+def _lines_of(letters: Sequence[DeadLetter]) -> tuple[dict[str, bytes], list[LetterInvalidError]]:
+    """The lines by id, and why some letters have none."""
+    lines: dict[str, bytes] = {}
+    refused: list[LetterInvalidError] = []
+    for letter in letters:
+        try:
+            lines[letter.id] = cold_files.line_of(letter)
+        except LetterInvalidError as error:
+            refused.append(error)
+    return lines, refused
 
 
 # --- the way back ----------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ cannot be understood is a `SettingsError`, told before any letter is touched; on
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -36,7 +37,10 @@ from redrive.replay.plain import (
 MOST_OPERATIONS: Final = 1000
 LARGEST: Final = 64 * 1024 * 1024  # bytes that an edit may make of a body
 _LONGEST_PATCH: Final = 1024 * 1024
-_WITH_VALUE: Final = frozenset({"add", "replace", "test"})
+# What an operation of a JSON Patch needs beside its path; the library asks for it only when it is applied.
+_NEEDED: Final = MappingProxyType(
+    {"add": "value", "replace": "value", "test": "value", "move": "from", "copy": "from"}
+)
 
 
 class JsonPatch(msgspec.Struct, frozen=True, tag="json-patch"):
@@ -183,8 +187,13 @@ def _json_patch(text: str) -> Callable[[Json], Json]:
             steps.append((number, operation, Library([operation])))
         except (InvalidJsonPatch, JsonPointerException) as error:
             raise SettingsError(f"{what}: operation {number}: {error}") from None
-        if operation["op"] in _WITH_VALUE and "value" not in operation:
-            raise SettingsError(f"{what}: operation {number} has no value")
+        needed = _NEEDED.get(operation["op"], "path")
+        if needed not in operation:
+            raise SettingsError(f"{what}: operation {number} has no '{needed}'")
+        if needed == "from" and not (
+            isinstance(operation["from"], str) and operation["from"][:1] in {"", "/"}
+        ):
+            raise SettingsError(f"{what}: operation {number}: 'from' is not a path such as /order/total")
 
     def change(body: Json) -> Json:
         for number, operation, step in steps:

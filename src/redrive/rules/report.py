@@ -4,9 +4,11 @@ Classified, its text and its stack redacted (D4): whoever makes a `Failure` of a
 """
 
 from datetime import datetime
+from functools import lru_cache
 
-from redrive.letters import Failure, stack_of
+from redrive.letters import Failure
 from redrive.letters.redact import Redactor
+from redrive.letters.stack import stack_parts
 from redrive.rules.classify import Classification, Classifier
 
 
@@ -32,7 +34,13 @@ def judged(
         kind=found.kind,
         retryable=found.retryable,
         rule=found.rule,
-        stack=redactor.clean(stack_of(error)),
+        stack="".join(_cleaned(redactor, part) for part in stack_parts(error)),
         retry_after=found.retry_after,
     )
     return failure, found
+
+
+@lru_cache(1024)
+def _cleaned(redactor: Redactor, text: str) -> str:
+    """A part of a stack without its secrets; in a flood of failures, frames come again and again."""
+    return redactor.clean(text)

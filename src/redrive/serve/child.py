@@ -174,7 +174,7 @@ class EmbeddedBroker:
             try:
                 await self._launch()
             except (ServiceError, StoreError) as error:
-                _LOG.error("%s", error)  # noqa: TRY400  it says all there is to say
+                _LOG.error("%s", error)
             else:
                 self.restarts += 1
                 ready_at = self._clock.monotonic()

@@ -69,14 +69,10 @@ class Crew:
             max_redrives=self._strategy.max_redrives,
             rescued=self._rescued,
         )
-        everybody: list[Service] = [
-            *self.collectors,
-            self.verdicts,
-            *self.workers,
-            self.rescuer,
-            self.awakening,
+        others: list[Service] = [*self.collectors, self.verdicts, self.rescuer, self.awakening]
+        self.services = [Watched(service, clock) for service in others] + [
+            Watched(worker, clock, f"worker {number}") for number, worker in enumerate(self.workers, start=1)
         ]
-        self.services = [Watched(service, clock) for service in everybody]
 
     def a_collector(self, queue: str) -> Collector:
         """A collector of this dead-letter queue, not yet running."""
@@ -97,7 +93,7 @@ class Crew:
         return Worker(
             self._store,
             self._transport,
-            name=f"worker {number} ({socket.gethostname()}/{os.getpid()})",
+            name=f"{socket.gethostname()}/{os.getpid()}/{number}",  # no two of all that share a store
             strategy=self._strategy,
             options=WorkerOptions(
                 batch=recover.batch, poll=recover.poll, lease=recover.lease, quiet_time=recover.quiet_time

@@ -58,7 +58,9 @@ class Figures:
 
     def _counted(self) -> Iterator[Metric]:
         crew = self._crew
-        collected = [(collector.name.removeprefix("collector of "), collector.counts) for collector in crew.collectors]
+        collected = [
+            (collector.name.removeprefix("collector of "), collector.counts) for collector in crew.collectors
+        ]
         for name, what in (
             ("collected", "dead letters that came into the store"),
             ("known", "dead letters that were there already"),
@@ -78,19 +80,26 @@ class Figures:
             ("stale", "writes that came after their lease was lost"),
         ):
             total = sum(getattr(worker.counts, name) for worker in crew.workers)
-            name = {"sent": "redriven", "exhausted": "exhausted"}.get(name, name)
-            yield _counter(name, what, total + (crew.rescued["given_up"] if name == "exhausted" else 0))
+            if name == "exhausted":
+                total += crew.rescued["given_up"]
+            yield _counter("redriven" if name == "sent" else name, what, total)
         verdicts, rescued = crew.verdicts.counts, crew.rescued
         yield _counter("resolved", "letters resolved by a verdict", verdicts.resolved)
         yield _counter("verdicts_late", "verdicts that came too late or twice", verdicts.late)
         yield _counter("verdicts_unreadable", "verdicts that could not be read", verdicts.unreadable)
         yield _counter("presumed", "letters resolved because no word came back", rescued["presumed"])
         yield _counter("crashed", "letters whose worker was gone", rescued["crashed"])
-        yield _counter("awakened", "letters made due because their source works again", crew.awakening.awakened)
-        failures = CounterMetricFamily(
-            "redrive_service_failures", "how often a service has failed and was started again", labels=["service"]
+        yield _counter(
+            "awakened", "letters made due because their source works again", crew.awakening.awakened
         )
-        breakers = GaugeMetricFamily("redrive_breaker_open", "1 while letters of a source are held back", labels=["source"])
+        failures = CounterMetricFamily(
+            "redrive_service_failures",
+            "how often a service has failed and was started again",
+            labels=["service"],
+        )
+        breakers = GaugeMetricFamily(
+            "redrive_breaker_open", "1 while letters of a source are held back", labels=["source"]
+        )
         for service in crew.services:
             failures.add_metric([storable(service.name)], service.failures)
         still_open = set(crew.breakers.open_sources())
@@ -121,7 +130,9 @@ def _known(known: Known) -> Iterator[Metric]:
     for state, count in known.states.items():
         backlog.add_metric([state], count)
     types = GaugeMetricFamily(
-        "redrive_backlog_by_error_type", "open letters of the most frequent error types", labels=["error_type"]
+        "redrive_backlog_by_error_type",
+        "open letters of the most frequent error types",
+        labels=["error_type"],
     )
     for error_type, count in known.error_types.items():
         types.add_metric([storable(error_type)], count)
@@ -132,7 +143,9 @@ def _known(known: Known) -> Iterator[Metric]:
         p95 = known.times[min(len(known.times) - 1, int(len(known.times) * 0.95))]
         what = f"of the {_LAST} letters resolved last, from their coming into the store on"
         yield GaugeMetricFamily("redrive_time_in_dlq_mean_seconds", f"mean time {what}", mean)
-        yield GaugeMetricFamily("redrive_time_in_dlq_p95_seconds", f"95 % of the times {what}, are shorter", p95)
+        yield GaugeMetricFamily(
+            "redrive_time_in_dlq_p95_seconds", f"95 % of the times {what}, are shorter", p95
+        )
 
 
 def _counter(name: str, what: str, value: int) -> Metric:

@@ -76,7 +76,11 @@ class Server:
             crew = Crew(self._settings, store, transport, self._clock, self._trouble)
             condition = Condition(store, transport, lambda: crew.services, self._clock, broker)
             web = await start_web(
-                store, condition, Figures(store, crew, self._clock), self._settings.serve.host, self._settings.serve.port
+                store,
+                condition,
+                Figures(store, crew, self._clock),
+                self._settings.serve.host,
+                self._settings.serve.port,
             )
             ending.push_async_callback(web.close)
             await self._connect(transport, crew)

@@ -17,17 +17,14 @@ _WORKS: Final = timedelta(seconds=1)  # without an error since it was started ag
 class Watched:
     """A service whose state can be asked for."""
 
-    def __init__(self, service: Service, clock: Clock) -> None:
+    def __init__(self, service: Service, clock: Clock, name: str | None = None) -> None:
+        """`name` is what people call it here, where its own says more than they want to know."""
         self._service = service
+        self.name = name or service.name
         self._clock = clock
         self._began: timedelta | None = None
         self._error: str | None = None
         self.failures = 0
-
-    @property
-    def name(self) -> str:
-        """What people call it."""
-        return self._service.name
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set."""

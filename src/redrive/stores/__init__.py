@@ -10,7 +10,7 @@ from redrive.errors import SettingsError, did_you_mean
 from redrive.settings import StoreSettings
 from redrive.stores.base import Store
 
-_SCHEMES = ("sqlite", "memory")
+_SCHEMES = ("sqlite", "memory", "http")
 
 
 async def open_store(settings: StoreSettings, clock: Clock | None = None, *, create: bool = True) -> Store:
@@ -30,7 +30,11 @@ async def open_store(settings: StoreSettings, clock: Clock | None = None, *, cre
             create=create,
         )
         return await SqliteStore.open(Path(rest), options, clock)
+    if scheme == "http" and rest:
+        from redrive.stores.remote import RemoteStore  # noqa: PLC0415
+
+        return await RemoteStore.open(settings.url)
     hint = did_you_mean(scheme, _SCHEMES) if scheme not in _SCHEMES else ""
     raise SettingsError(
-        f"store.url = '{settings.url:.60}' is not a store; write sqlite:FILE or memory:{hint}"
+        f"store.url = '{settings.url:.60}' is not a store; write sqlite:FILE, http://HOST:PORT or memory:{hint}"
     )

@@ -1,0 +1,203 @@
+"""What does the server answer over HTTP?
+
+`GET /health` says whether it is well, `GET /metrics` what it has counted, and `POST /store/VERB` is the store for other
+processes of this machine, in the form of `stores.wire`.
+
+The rule: nobody but this machine. There is no authentication yet, so it listens on loopback only, answers only to
+names of loopback (a page in a browser cannot reach it under a name of its own), and takes questions for the store only
+with a content type that a browser does not send to others unasked.
+"""
+
+import asyncio
+import ipaddress
+import json
+import logging
+import socket
+from http import HTTPStatus
+from typing import Final
+
+import uvicorn
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from redrive.errors import (
+    FormatError,
+    LetterNotFoundError,
+    LifecycleError,
+    OperationNotFoundError,
+    QueryError,
+    RedriveError,
+    ServiceError,
+    SettingsError,
+    StoreError,
+    use_instead,
+)
+from redrive.serve.condition import OK, Condition
+from redrive.serve.figures import Figures
+from redrive.stores import wire
+from redrive.stores.base import Store
+
+_LOG: Final = logging.getLogger("redrive.serve.http")
+_GRACE: Final = 5  # seconds that answers under way may take when it closes
+_IDLE: Final = 75  # seconds after which a connection without questions is closed
+_STATUS: Final = {
+    LetterNotFoundError: HTTPStatus.NOT_FOUND,
+    OperationNotFoundError: HTTPStatus.NOT_FOUND,
+    LifecycleError: HTTPStatus.CONFLICT,
+    SettingsError: HTTPStatus.BAD_REQUEST,
+    QueryError: HTTPStatus.BAD_REQUEST,
+    FormatError: HTTPStatus.BAD_REQUEST,
+}
+
+
+def check_loopback(host: str) -> None:
+    """Refuse to be reached by others."""
+    if not _is_loopback(host):
+        raise SettingsError(
+            f"serve.host = '{host:.60}' is not an address of this machine alone; "
+            "without authentication only 127.0.0.1, ::1 and localhost will do"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Web:
+    """The server while it listens."""
+
+    def __init__(self, host: str, web: uvicorn.Server, place: socket.socket) -> None:
+        self.port = int(place.getsockname()[1])
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"http://{shown}:{self.port}"
+        self._web = web
+        self._place = place
+
+    async def close(self) -> None:
+        """Stop listening, and let what is under way come to its end."""
+        try:
+            async with asyncio.timeout(_GRACE):
+                await self._web.shutdown(sockets=[self._place])
+        except TimeoutError:
+            pass  # whoever is slow has lost its answer
+
+
+async def start_web(store: Store, condition: Condition, figures: Figures, host: str, port: int) -> Web:
+    """Listen there; port 0 is any that is free."""
+    return await listen(application(store, condition, figures), host, port)
+
+
+async def listen(app: ASGIApp, host: str, port: int) -> Web:
+    """Let this application listen there."""
+    check_loopback(host)
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        place = socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        raise ServiceError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another port with --port"
+        ) from error
+    config = uvicorn.Config(
+        app,
+        lifespan="off",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=False,  # here it would need a timer
+        timeout_keep_alive=_IDLE,
+    )
+    config.load()
+    web = uvicorn.Server(config)
+    web.lifespan = config.lifespan_class(config)
+    await web.startup(sockets=[place])
+    return Web(host, web, place)
+
+
+# --- answers ------------------------------------------------------------------------------------------------
+
+
+def application(store: Store, condition: Condition, figures: Figures) -> ASGIApp:
+    """Everything that is answered."""
+
+    async def health(_request: Request) -> Response:
+        report = await condition.report()
+        status = HTTPStatus.OK if report["status"] == OK else HTTPStatus.SERVICE_UNAVAILABLE
+        return Response(json.dumps(report, indent=2) + "\n", status, media_type="application/json")
+
+    async def metrics(_request: Request) -> Response:
+        try:
+            return Response(await figures.text(), media_type=CONTENT_TYPE_LATEST)
+        except RedriveError as error:
+            return Response(f"{error}\n", HTTPStatus.SERVICE_UNAVAILABLE, media_type="text/plain")
+
+    return OnlyHere(
+        Starlette(routes=[Route("/health", health), Route("/metrics", metrics), store_route(store)])
+    )
+
+
+def store_route(store: Store) -> Route:
+    """The store for other processes."""
+
+    async def answer(request: Request) -> Response:
+        verb = request.path_params["verb"]
+        try:
+            if verb not in wire.VERBS:
+                raise SettingsError(f"the store has no verb '{verb:.60}'{use_instead(verb, wire.VERBS)}")  # noqa: TRY301
+            if request.headers.get("content-type") != wire.CONTENT_TYPE:
+                raise FormatError(f"the store is asked with the content type {wire.CONTENT_TYPE}")  # noqa: TRY301
+            found = await wire.answer(store, verb, await _body(request))
+        except RedriveError as error:
+            status = _STATUS.get(type(error), HTTPStatus.SERVICE_UNAVAILABLE)
+            return Response(wire.error_out(error), status, media_type=wire.CONTENT_TYPE)
+        except Exception as error:  # noqa: BLE001  whoever asked is told, whatever it is
+            _LOG.exception("the store failed at '%s'", verb)
+            told = StoreError(f"the server failed: {type(error).__name__}; its log tells more")
+            return Response(
+                wire.error_out(told), HTTPStatus.INTERNAL_SERVER_ERROR, media_type=wire.CONTENT_TYPE
+            )
+        return Response(found, media_type=wire.CONTENT_TYPE)
+
+    return Route("/store/{verb}", answer, methods=["POST"])
+
+
+async def _body(request: Request) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size > wire.LARGEST:
+            raise FormatError(f"a question has more than {wire.LARGEST} bytes; ask in smaller pieces")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+class OnlyHere:
+    """Answers only those who call this machine by a name of its own."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or refuse."""
+        names = [value for name, value in scope.get("headers", ()) if name == b"host"]
+        if len(names) == 1 and _is_loopback(_without_port(names[0].decode("latin-1"))):
+            await self._app(scope, receive, send)
+            return
+        refusal = Response("ask for 127.0.0.1 or localhost\n", HTTPStatus.FORBIDDEN, media_type="text/plain")
+        await refusal(scope, receive, send)
+
+
+def _without_port(name: str) -> str:
+    if name.startswith("["):
+        return name[1:].partition("]")[0]
+    return name.partition(":")[0]

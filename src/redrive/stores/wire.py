@@ -1,0 +1,310 @@
+"""How is a verb of the store asked for over a wire, and how is it answered?
+
+As MessagePack: the verb's arguments by their names, and its answer. The cold part of a letter travels as it is stored
+(`cold`), so it is as bit-exact here as there. Errors travel as their class and their text and are raised on the other
+side as what they were. `VERBS` is everything that can be asked for.
+
+It does not know what carries the bytes.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from redrive import errors
+from redrive.errors import FormatError, RedriveError, StoreError
+from redrive.letters import Attempt, DeadLetter, Failure, Hold, LetterHead, Note
+from redrive.stores.base import JournalLine, Page, Rescued, Store
+from redrive.stores.changes import (
+    Annotate,
+    Archive,
+    Assign,
+    Change,
+    Delete,
+    Discard,
+    Exhaust,
+    Outcome,
+    Park,
+    Prioritise,
+    Release,
+    Resolve,
+    Retry,
+    Schedule,
+    Settlement,
+    Tag,
+)
+from redrive.stores.cold import pack_content, pack_failure, unpack_content, unpack_failure
+from redrive.stores.operations import Group, Item, Operation, OperationState
+from redrive.stores.query import Condition, Op, Query, Sort
+
+CONTENT_TYPE: Final = "application/msgpack"
+LARGEST: Final = 2_000_000_000  # bytes of one question: some of the largest letters
+
+
+# --- values that need help --------------------------------------------------------------------------------
+
+
+# Text, or bytes where it is not valid Unicode: half a character names no letter, but somebody may ask for it.
+_Text: TypeAlias = Any
+
+
+def _text_out(value: Any) -> Any:
+    if isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return value.encode("utf-8", "surrogatepass")
+    return value
+
+
+def _text_in(value: Any) -> Any:
+    return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else value
+
+
+def _name_in(value: Any) -> str:
+    if not isinstance(value, str | bytes):
+        raise FormatError(f"an id is text, not {type(value).__name__}")
+    return str(_text_in(value))
+
+
+def _texts_out(values: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(map(_text_out, values))
+
+
+def _texts_in(values: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(map(_text_in, values))
+
+
+class _Letter(msgspec.Struct, frozen=True, array_like=True):
+    head: LetterHead
+    content: bytes
+    failure: bytes
+    attempts: tuple[Attempt, ...]
+    notes: tuple[Note, ...]
+
+
+class _Named(msgspec.Struct, frozen=True, array_like=True):
+    """One of several kinds of value, by the name of its kind."""
+
+    kind: str
+    value: msgspec.Raw
+
+
+class _Settlement(msgspec.Struct, frozen=True, array_like=True):
+    hold: Hold
+    outcome: _Named
+
+
+class _Condition(msgspec.Struct, frozen=True, array_like=True):
+    field: str
+    op: Op
+    values: tuple[Any, ...]  # times are a type of MessagePack's own, and bytes are text (see `_Text`)
+    negated: bool
+
+
+class _Query(msgspec.Struct, frozen=True, array_like=True):
+    conditions: tuple[_Condition, ...]
+    text: tuple[_Text, ...]
+    sort: Sort
+
+
+_HEAD: Final = LetterHead.__struct_fields__
+_OUTCOMES: Final = {kind.__name__: kind for kind in (Resolve, Retry, Exhaust, Park, Release)}
+_CHANGES: Final = {
+    kind.__name__: kind for kind in (Schedule, Discard, Archive, Delete, Assign, Tag, Prioritise, Annotate)
+}
+_pack: Final = msgspec.msgpack.encode
+
+
+def _letter_out(letter: DeadLetter) -> _Letter:
+    head = LetterHead(**{name: getattr(letter, name) for name in _HEAD})
+    return _Letter(head, pack_content(letter), pack_failure(letter.failure), letter.attempts, letter.notes)
+
+
+def _letter_in(letter: _Letter) -> DeadLetter:
+    return DeadLetter(
+        **msgspec.structs.asdict(letter.head),
+        **unpack_content(letter.content),
+        failure=unpack_failure(letter.failure),
+        attempts=letter.attempts,
+        notes=letter.notes,
+    )
+
+
+def _named_in(named: _Named, kinds: Mapping[str, type[Any]]) -> Any:
+    if named.kind not in kinds:
+        raise FormatError(f"nothing is called '{named.kind:.60}' here; is the other side newer?")
+    return msgspec.msgpack.decode(named.value, type=kinds[named.kind])
+
+
+def _change_out(change: Change) -> _Named:
+    return _Named(type(change).__name__, msgspec.Raw(_pack(change)))
+
+
+def _outcome_out(outcome: Outcome) -> _Named:
+    failure: Failure | None = getattr(outcome, "failure", None)
+    if failure is not None:  # as it would be stored: text that is not valid Unicode is only text
+        outcome = msgspec.structs.replace(outcome, failure=unpack_failure(pack_failure(failure)))
+    return _Named(type(outcome).__name__, msgspec.Raw(_pack(outcome)))
+
+
+def _query_in(query: _Query) -> Query:
+    return Query(
+        tuple(
+            Condition(each.field, each.op, _texts_in(each.values), each.negated) for each in query.conditions
+        ),
+        _texts_in(query.text),
+        query.sort,
+    )
+
+
+def _query_out(query: Query) -> _Query:
+    return _Query(
+        tuple(
+            _Condition(each.field, each.op, _texts_out(each.values), each.negated)
+            for each in query.conditions
+        ),
+        _texts_out(query.text),
+        query.sort,
+    )
+
+
+# name of an argument → how it leaves, and how it comes in
+_OUT: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "letters": lambda letters: tuple(_letter_out(letter) for letter in letters),
+    "settlements": lambda settlements: tuple(
+        _Settlement(one.hold, _outcome_out(one.outcome)) for one in settlements
+    ),
+    "change": _change_out,
+    "query": _query_out,
+    "ids": _texts_out,
+    "operation_id": _text_out,
+    "letter_id": _text_out,
+}
+_IN: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "letters": lambda letters: [_letter_in(letter) for letter in letters],
+    "settlements": lambda settlements: [
+        Settlement(one.hold, _named_in(one.outcome, _OUTCOMES)) for one in settlements
+    ],
+    "change": lambda change: _named_in(change, _CHANGES),
+    "query": _query_in,
+    "ids": lambda ids: tuple(map(_name_in, ids)),
+    "operation_id": _name_in,
+    "letter_id": lambda name: None if name is None else _name_in(name),
+}
+
+
+# --- every verb -------------------------------------------------------------------------------------------
+
+
+class Verb(msgspec.Struct, frozen=True):
+    """The types of a verb's arguments and of its answer, as they travel."""
+
+    arguments: type[msgspec.Struct]
+    answer: Any
+
+
+def _verb(name: str, answer: Any, **arguments: Any) -> Verb:
+    return Verb(msgspec.defstruct(f"_{name}", list(arguments.items()), frozen=True), answer)
+
+
+_IDS: Final = tuple[_Text, ...]
+VERBS: Final[Mapping[str, Verb]] = MappingProxyType(
+    {
+        "add": _verb("add", list[bool], letters=tuple[_Letter, ...]),
+        "load": _verb("load", list[_Letter], ids=_IDS),
+        "page": _verb("page", Page, query=_Query, limit=int, cursor=str | None),
+        "count": _verb("count", int, query=_Query),
+        "tally": _verb("tally", dict[str, int], by=str, query=_Query),
+        "claim": _verb("claim", list[LetterHead], worker=str, limit=int, lease=timedelta),
+        "take": _verb("take", list[LetterHead], ids=_IDS, worker=str, lease=timedelta),
+        "extend": _verb("extend", list[bool], holds=tuple[Hold, ...], lease=timedelta, sent=bool),
+        "settle": _verb("settle", list[bool], settlements=tuple[_Settlement, ...]),
+        "rescue": _verb("rescue", list[Rescued], retry_in=timedelta, max_redrives=int, limit=int),
+        "apply": _verb("apply", None, change=_Named, ids=_IDS, by=str),
+        "journal": _verb("journal", list[JournalLine], letter_id=_Text, after=int, limit=int),
+        "begin": _verb("begin", bool, operation=Operation, ids=_IDS),
+        "operation": _verb("operation", Operation, operation_id=_Text),
+        "operations": _verb("operations", list[Operation], limit=int),
+        "remaining": _verb("remaining", list[str], operation_id=_Text, limit=int),
+        "items": _verb("items", list[Item], operation_id=_Text, after=int, limit=int),
+        "record": _verb("record", None, operation_id=_Text, outcomes=tuple[tuple[str, str, str], ...]),
+        "run_operation": _verb(
+            "run_operation", bool, operation_id=_Text, runner=str, lease=timedelta, resume=bool
+        ),
+        "end_operation": _verb(
+            "end_operation", bool, operation_id=_Text, state=OperationState, by=str, note=str
+        ),
+        "groups": _verb("groups", list[Group], query=_Query, limit=int),
+        "damage": _verb("damage", str | None),
+    }
+)
+
+
+def ask(verb: str, arguments: Mapping[str, Any]) -> bytes:
+    """The question. What cannot be written down is refused here."""
+    fields = {
+        name: _OUT[name](value) if name in _OUT else tuple(value) if _is_many(value) else value
+        for name, value in arguments.items()
+    }
+    try:
+        return _pack(VERBS[verb].arguments(**fields))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise StoreError(f"'{verb}' cannot be asked for: {error}") from error
+
+
+async def answer(store: Store, verb: str, question: bytes) -> bytes:
+    """What this store answers."""
+    try:
+        asked = msgspec.msgpack.decode(question, type=VERBS[verb].arguments)
+        arguments = {name: getattr(asked, name) for name in asked.__struct_fields__}
+        arguments = {name: _IN[name](value) if name in _IN else value for name, value in arguments.items()}
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise FormatError(f"the question for '{verb}' cannot be read: {error}") from error
+    found = await getattr(store, verb)(**arguments)
+    if verb == "load":
+        found = [_letter_out(letter) for letter in found]
+    return _pack(found)
+
+
+def read(verb: str, data: bytes) -> Any:
+    """The answer."""
+    try:
+        found = msgspec.msgpack.decode(data, type=VERBS[verb].answer)
+        return [_letter_in(letter) for letter in found] if verb == "load" else found
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise StoreError(
+            f"the answer to '{verb}' cannot be read: {error}; is the server another version?"
+        ) from error
+
+
+def _is_many(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+# --- errors -----------------------------------------------------------------------------------------------
+
+
+class _Error(msgspec.Struct, frozen=True):
+    kind: str
+    text: str
+
+
+def error_out(error: RedriveError) -> bytes:
+    """An error as it travels."""
+    return _pack(_Error(type(error).__name__, str(error).encode("utf-8", "replace").decode()))
+
+
+def error_in(data: bytes) -> RedriveError:
+    """The error that these bytes are; one that is not known here is a `StoreError` with its text."""
+    try:
+        told = msgspec.msgpack.decode(data, type=_Error)
+    except (msgspec.MsgspecError, ValueError):
+        return StoreError("the server failed and did not say why; is it a redrive serve?")
+    kind = getattr(errors, told.kind, None)
+    if isinstance(kind, type) and issubclass(kind, RedriveError):
+        return kind(told.text)
+    return StoreError(f"{told.kind:.60}: {told.text}")
