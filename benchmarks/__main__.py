@@ -8,6 +8,7 @@ import sys
 BENCHMARKS = {
     "broker": "benchmarks.broker",
     "consume": "benchmarks.consume",
+    "recover": "benchmarks.recover",
     "store-sqlite": "benchmarks.store_sqlite",
 }
 

@@ -5,7 +5,15 @@ import re
 import pytest
 
 from redrive import errors
-from redrive.errors import RedriveError, SettingsError, StoreError, did_you_mean, use_instead
+from redrive.errors import (
+    QueryError,
+    RedriveError,
+    SettingsError,
+    StoreError,
+    TransportError,
+    did_you_mean,
+    use_instead,
+)
 
 Tree = dict[str, "Tree"]
 
@@ -55,8 +63,9 @@ def test_each_error_says_in_its_own_text_what_it_means(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(real()))
 def test_each_error_ends_the_command_line_with_a_code_of_its_family(name: str) -> None:
     kind = getattr(errors, name)
-    family = {"SettingsError": 2, "QueryError": 2}.get(name, 3 if issubclass(kind, StoreError) else 1)
-    assert kind.exit_code == family
+    families = {SettingsError: 2, QueryError: 2, StoreError: 3, TransportError: 4}
+    expected = next((code for family, code in families.items() if issubclass(kind, family)), 1)
+    assert kind.exit_code == expected
 
 
 def test_catching_the_root_catches_all() -> None:

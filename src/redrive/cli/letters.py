@@ -8,27 +8,33 @@ import asyncio
 import getpass
 import os
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 import msgspec
 
+from redrive.cli.table import Cell, Coloured
 from redrive.clock import SystemClock
-from redrive.errors import LetterNotFoundError, QueryError, SettingsError
+from redrive.errors import LetterNotFoundError, QueryError, RedriveError, SettingsError
 from redrive.letters import LetterHead, State
 from redrive.rules import format_duration
 from redrive.settings import Settings, StoreSettings, load
 from redrive.stores import open_store
 from redrive.stores.base import Store
+from redrive.stores.operations import LARGEST_LIST
 from redrive.stores.query import Condition, Op, Query, parse
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
-_ID_LENGTH = 26
-COLOURS = {
+BATCH: Final = 500
+_ID_LENGTH: Final = 26
+# Ten characters are the time of death, the rest is a hash: letters that died together differ from the eleventh on.
+_ID_SHOWN: Final = 16
+COLOURS: Final = {
     State.PENDING: "yellow",
     State.PROCESSING: "cyan",
     State.MANUAL: "magenta",
@@ -48,13 +54,25 @@ def common(command: F) -> F:
     )(command)
 
 
-def with_store(path: Path | None, server: str | None, work: Callable[[Store, Settings], Awaitable[T]]) -> T:
+def which(command: F) -> F:
+    """Letters by their ids or by a filter."""
+    option = click.option("--where", metavar="FILTER", help="All letters that match, instead of ids.")
+    return click.argument("ids", metavar="[ID]...", nargs=-1)(option(command))
+
+
+def with_store(
+    path: Path | None,
+    server: str | None,
+    work: Callable[[Store, Settings], Awaitable[T]],
+    *,
+    create: bool = False,
+) -> T:
     """Open the store, do the work, close it. Ctrl-C ends the work in order where it listens."""
 
     async def run() -> T:
         settings = load(path, os.environ)
         chosen = StoreSettings(url=server) if server else settings.store
-        store = await open_store(chosen, create=False)
+        store = await open_store(chosen, create=create)
         try:
             return await work(store, settings)
         finally:
@@ -63,18 +81,23 @@ def with_store(path: Path | None, server: str | None, work: Callable[[Store, Set
     return asyncio.run(run())
 
 
+# --- which letters ---------------------------------------------------------------------------------------
+
+
 def query_of(words: Sequence[str]) -> Query:
     """The filter, as it was written on the command line."""
     return parse(" ".join(words), now=SystemClock().now())
 
 
 async def full_ids(store: Store, ids: Sequence[str]) -> list[str]:
-    """The letters' whole ids; a beginning is enough where it names one letter."""
+    """The letters' whole ids, each once; a beginning is enough where it names one letter."""
     found: list[str] = []
     for each in ids:
-        if len(each) == _ID_LENGTH:
-            found.append(each)
+        if len(each) >= _ID_LENGTH:
+            found.append(each.lower())
             continue
+        if not each:
+            raise QueryError("an id is empty; write at least its beginning")
         query = Query((Condition("id", Op.PREFIX, (each.lower(),)),))
         heads = (await store.page(query, limit=2)).heads
         if not heads:
@@ -82,22 +105,49 @@ async def full_ids(store: Store, ids: Sequence[str]) -> list[str]:
         if len(heads) > 1:
             raise QueryError(f"several letters have ids that begin with '{each}'; write more of it")
         found.append(heads[0].id)
+    found = list(dict.fromkeys(found))
+    there = await heads_of(store, found)
+    for each in found:
+        if each not in there:
+            raise LetterNotFoundError(f"no letter has the id '{each}'")
     return found
 
 
-async def chosen(store: Store, ids: Sequence[str], where: str | None, *, limit: int = 100_000) -> list[str]:
+async def heads_of(store: Store, ids: Sequence[str]) -> dict[str, LetterHead]:
+    """The letters as they stand now; those that are gone are left out."""
+    found: dict[str, LetterHead] = {}
+    for part in portions(ids):
+        page = await store.page(Query((Condition("id", Op.IS, tuple(part)),)), limit=BATCH)
+        found.update((head.id, head) for head in page.heads)
+    return found
+
+
+async def chosen(store: Store, ids: Sequence[str], where: str | None) -> list[LetterHead]:
     """The letters that a command is about: those named, or those that a filter finds."""
     if bool(ids) == bool(where):
         raise SettingsError("name letters by their ids, or give --where FILTER; one of the two")
     if ids:
-        return await full_ids(store, ids)
-    query, found, cursor = query_of([where or ""]), list[str](), None
+        whole = await full_ids(store, ids)
+        there = await heads_of(store, whole)
+        return [there[each] for each in whole if each in there]
+    query, found, cursor = query_of([where or ""]), list[LetterHead](), None
     while True:
         page = await store.page(query, limit=1000, cursor=cursor)
-        found += [head.id for head in page.heads]
+        found += page.heads
         cursor = page.cursor
-        if cursor is None or len(found) >= limit:
-            return found[:limit]
+        if cursor is None:
+            return found
+        if len(found) > LARGEST_LIST:
+            raise QueryError(f"more than {LARGEST_LIST} letters match; narrow the filter")
+
+
+def portions(ids: Sequence[T], size: int = BATCH) -> Iterator[Sequence[T]]:
+    """As many as a store is asked about at a time."""
+    for start in range(0, len(ids), size):
+        yield ids[start : start + size]
+
+
+# --- people ----------------------------------------------------------------------------------------------
 
 
 def actor() -> str:
@@ -106,6 +156,39 @@ def actor() -> str:
         return getpass.getuser()
     except (OSError, KeyError):
         return "cli"
+
+
+def ask_first(question: str, *, yes: bool) -> None:
+    """Go on only if somebody says so."""
+    if yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise SettingsError("this asks first; add --yes where nobody can answer")
+    if not click.confirm(question, err=True):
+        raise RedriveError("nothing was changed")
+
+
+def counted(count: int, word: str = "letter") -> str:
+    """A number and its word."""
+    return f"{count} {word}{'s' if count != 1 else ''}"
+
+
+def on_interrupt(stop: Callable[[], None]) -> None:
+    """Ctrl-C and SIGTERM end the work in order; a second one ends at once."""
+    loop = asyncio.get_running_loop()
+    both = (signal.SIGINT, signal.SIGTERM)
+
+    def first() -> None:
+        for number in both:
+            loop.remove_signal_handler(number)
+        click.echo("stopping; once more ends at once", err=True)
+        stop()
+
+    for number in both:
+        loop.add_signal_handler(number, first)
+
+
+# --- how letters look ------------------------------------------------------------------------------------
 
 
 def ago(at: datetime, now: datetime | None = None) -> str:
@@ -127,11 +210,16 @@ def plain(value: Any) -> Any:
     return msgspec.to_builtins(value)
 
 
-def head_row(head: LetterHead) -> list[str]:
+def coloured(state: State) -> Coloured:
+    """A state as a cell."""
+    return Coloured(str(state).removeprefix("dlq_"), COLOURS[state])
+
+
+def head_row(head: LetterHead) -> list[Cell]:
     """A letter in a table."""
     return [
-        head.id[:12],
-        click.style(str(head.state).removeprefix("dlq_"), fg=COLOURS[head.state]),
+        head.id[:_ID_SHOWN],
+        coloured(head.state),
         head.source,
         head.error_type,
         str(head.dlq_retry_count),
@@ -140,16 +228,4 @@ def head_row(head: LetterHead) -> list[str]:
     ]
 
 
-HEAD_TITLES = ("id", "state", "source", "error", "redrives", "failed", "text")
-
-
-def on_interrupt(stop: Callable[[], None]) -> None:
-    """Ctrl-C ends the work in order; a second one ends at once."""
-    loop = asyncio.get_running_loop()
-
-    def first() -> None:
-        loop.remove_signal_handler(signal.SIGINT)
-        click.echo("stopping; once more ends at once", err=True)
-        stop()
-
-    loop.add_signal_handler(signal.SIGINT, first)
+HEAD_TITLES: Final = ("id", "state", "source", "error", "redrives", "failed", "text")

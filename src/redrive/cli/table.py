@@ -1,47 +1,99 @@
-"""How do rows become a table that a person can read, on a screen of any width or in a pipe?"""
+"""How do rows become a table that a person can read, on a screen of any width or in a pipe?
 
-import re
+Columns are as wide as they need to be. On a screen that is too narrow the last one is cut first, then the widest of the
+others; the first one, which names the row, never is. In a pipe nothing is cut. The rule: what stands in a cell is shown
+and never acted upon; colour comes from `Coloured` alone, not from what the text brings along.
+"""
+
 import shutil
 import sys
+import unicodedata
 from collections.abc import Sequence
+from typing import Final, NamedTuple, TypeAlias
 
 import click
 
 from redrive.errors import on_one_line
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_GAP: Final = 2
+_LEAST: Final = 8  # columns of a cell that was cut
 
 
-def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as they need to be; the last one gets what is left of the screen, and is cut there."""
-    clean = [[_shown(cell) for cell in row] for row in rows]
-    widths = [max([len(title), *(_width(row[place]) for row in clean)]) for place, title in enumerate(titles)]
-    room = shutil.get_terminal_size((120, 24)).columns if sys.stdout.isatty() else 10_000
-    left = sum(widths[:-1]) + 2 * (len(widths) - 1)
-    widths[-1] = max(10, min(widths[-1], room - left))
-    lines = [
-        click.style("  ".join(t.ljust(w) for t, w in zip(titles, widths, strict=True)).rstrip(), bold=True)
-    ]
-    for row in clean:
-        cells = [_fit(cell, width) for cell, width in zip(row, widths, strict=True)]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+class Coloured(NamedTuple):
+    """A text with a colour."""
+
+    text: str
+    colour: str
 
 
-def _shown(cell: str) -> str:
-    """What cannot be printed stands there as its escape; our own colours stay."""
-    parts = _COLOUR.split(cell)
-    codes = _COLOUR.findall(cell)
-    text = [on_one_line(part) for part in parts]
-    return "".join(piece for pair in zip(text, [*codes, ""], strict=True) for piece in pair)
+Cell: TypeAlias = str | Coloured
 
 
-def _width(cell: str) -> int:
-    return len(_COLOUR.sub("", cell))
+def table(titles: Sequence[str], rows: Sequence[Sequence[Cell]], *, room: int | None = None) -> str:
+    """The table; `room` is the width of the screen, None: whatever the screen has."""
+    clean = [[on_one_line(_text(cell)) for cell in row] for row in rows]
+    natural = [max([len(title), *(width(row[at]) for row in clean)]) for at, title in enumerate(titles)]
+    widths = _fitted(natural, titles, screen() if room is None else room)
+    lines = [click.style(_joined(titles, widths).rstrip(), bold=True)]
+    for row, cells in zip(rows, clean, strict=True):
+        padded = [cut(cell, wide) for cell, wide in zip(cells, widths, strict=True)]
+        if padded:
+            padded[-1] = padded[-1].rstrip()
+        lines.append((" " * _GAP).join(_painted(cell, text) for cell, text in zip(row, padded, strict=True)))
+    return "\n".join(line.rstrip() for line in lines)
 
 
-def _fit(cell: str, width: int) -> str:
-    size = _width(cell)
-    if size <= width:
-        return cell + " " * (width - size)
-    return _COLOUR.sub("", cell)[: width - 1] + "…"
+def screen() -> int:
+    """How many columns there are; in a pipe, as many as anybody may want."""
+    return shutil.get_terminal_size((120, 24)).columns if sys.stdout.isatty() else sys.maxsize
+
+
+def width(text: str) -> int:
+    """How many columns of a screen the text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        for char in text
+    )
+
+
+def cut(text: str, wide: int) -> str:
+    """The text in exactly so many columns."""
+    size = width(text)
+    if size > wide:
+        kept = ""
+        for char in text:
+            if width(kept) + width(char) > wide - 1:
+                break
+            kept += char
+        text, size = kept + "…", width(kept) + 1
+    return text + " " * (wide - size)
+
+
+def _fitted(natural: Sequence[int], titles: Sequence[str], room: int) -> list[int]:
+    widths = list(natural)
+    if not widths:
+        return widths
+    places = [len(widths) - 1, *sorted(range(1, len(widths) - 1), key=lambda at: -natural[at])]
+    for at in places:
+        too_much = sum(widths) + _GAP * (len(widths) - 1) - room
+        if too_much <= 0 or at == 0:
+            break
+        widths[at] = max(min(_LEAST, natural[at]), len(titles[at]), widths[at] - too_much)
+    return widths
+
+
+def _joined(titles: Sequence[str], widths: Sequence[int]) -> str:
+    return (" " * _GAP).join(title.ljust(wide) for title, wide in zip(titles, widths, strict=True))
+
+
+def _text(cell: Cell) -> str:
+    return cell.text if isinstance(cell, Coloured) else cell
+
+
+def _painted(cell: Cell, text: str) -> str:
+    if not isinstance(cell, Coloured):
+        return text
+    bare = text.rstrip()
+    return click.style(bare, fg=cell.colour) + text[len(bare) :]

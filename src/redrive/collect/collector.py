@@ -19,13 +19,14 @@ from redrive.collect.drain import Drain, Trouble
 from redrive.collect.reading import Reader
 from redrive.errors import LetterNotFoundError
 from redrive.formats import told as formats
-from redrive.letters import DeadLetter, Failure, LetterHead, Message, State, letter_id
+from redrive.letters import DeadLetter, Failure, Message, State, letter_id
 from redrive.letters.redrive import Redrive, redrive_of
 from redrive.rules import Exhausted, StrategyOptions, choose
 from redrive.stores.base import Store
 from redrive.stores.changes import Annotate, Exhaust, Outcome, Retry, Settlement
 from redrive.stores.query import Condition, Op, Query
 from redrive.transports.base import Delivery, Source, Transport
+from redrive.transports.redriving import attempts_of
 
 ACTOR: Final = "collector"
 _OPEN: Final = (State.PENDING, State.PROCESSING, State.MANUAL)
@@ -175,8 +176,8 @@ class Collector:
             await self._store.apply(note, [own.id], by=ACTOR)
         return True
 
-    def _outcome(self, own: LetterHead, failure: Failure, now: datetime) -> Outcome:
-        redrives = own.dlq_retry_count + 1
+    def _outcome(self, own: DeadLetter, failure: Failure, now: datetime) -> Outcome:
+        redrives = attempts_of(own) + 1
         plan = choose(failure.kind, redrives, now, failure.retry_after, self._options, failure=failure)
         detail = f"died again: {failure.text:.300}"
         if isinstance(plan, Exhausted):

@@ -23,6 +23,7 @@ class _Settles(Protocol):
 T = TypeVar("T", bound=_Settles)
 _FIRST_WAIT: Final = timedelta(milliseconds=200)
 _LONGEST_WAIT: Final = timedelta(seconds=15)
+_MOST_FLYING: Final = 4  # batches whose durability is awaited at the same time
 
 
 class Settling(Generic[T]):
@@ -67,16 +68,37 @@ class Settling(Generic[T]):
 
     async def run(self) -> None:
         """Settle until cancelled."""
-        while True:
-            await self._wake.wait()
+        flying: set[asyncio.Task[None]] = set()
+        try:
+            while True:
+                await self._something(flying)
+                for task in [task for task in flying if task.done()]:
+                    flying.remove(task)
+                    task.result()
+                if self.troubled and self._waiting and not flying:
+                    await self._clock.sleep(self._wait)
+                    self._wait = min(self._wait * 2, _LONGEST_WAIT)
+                # In trouble one batch at a time finds out whether it is over.
+                if self._waiting and len(flying) < (1 if self.troubled else _MOST_FLYING):
+                    flying.add(asyncio.create_task(self._turn()))
+                elif not self._waiting and not flying:
+                    self._idle.set()
+        finally:
+            for task in flying:
+                task.cancel()
+            await asyncio.gather(*flying, return_exceptions=True)
+
+    async def _something(self, flying: "set[asyncio.Task[None]]") -> None:
+        """Wait until there is something to settle and somebody free to do it, or until a batch has ended."""
+        waking = asyncio.ensure_future(self._wake.wait())
+        try:
+            if len(flying) < _MOST_FLYING:
+                await asyncio.wait((waking, *flying), return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await asyncio.wait(flying, return_when=asyncio.FIRST_COMPLETED)
             self._wake.clear()
-            await self._turn()
-            if self._waiting and self.troubled:
-                await self._clock.sleep(self._wait)
-                self._wait = min(self._wait * 2, _LONGEST_WAIT)
-                self._wake.set()
-            elif not self._waiting:
-                self._idle.set()
+        finally:
+            waking.cancel()
 
     async def _turn(self) -> None:
         batch = [item for item in self._waiting if item.delivery.alive]
@@ -100,5 +122,7 @@ class Settling(Generic[T]):
         ]
         self._waiting[:0] = failed
         self.troubled = bool(failed)
-        if not failed:
+        if failed:
+            self._wake.set()
+        else:
             self._wait = _FIRST_WAIT

@@ -25,7 +25,8 @@ from typing import Final, NamedTuple
 from redrive.errors import FormatError
 from redrive.replay.plain import Json, Opaque, read_json, same
 
-LARGEST: Final = 16 * 1024 * 1024  # characters and values that one run may build
+LARGEST: Final = 16 * 1024 * 1024  # bytes, roughly, that one run may build
+_A_VALUE: Final = 16  # what a value costs beside its text
 MOST_DIGITS: Final = 34  # of a number that is computed: what IEEE's decimal128 holds
 WORDS: Final[Mapping[str, Json]] = MappingProxyType({"true": True, "false": False, "null": None})
 _exact: Final = Context(prec=MOST_DIGITS, rounding=ROUND_HALF_EVEN, Emin=-6143, Emax=6144,
@@ -108,7 +109,7 @@ class _Run:
 
     def _copy(self, value: Json) -> Json:
         """A value of its own: two places never share one, so nothing can contain itself."""
-        self.spend(1)
+        self.spend(_A_VALUE)
         if isinstance(value, list):
             return [self._copy(item) for item in value]
         if isinstance(value, dict):
@@ -174,7 +175,7 @@ class _Run:
         ends = [self.value(end) if end is not None else None for end in (piece.lower, piece.upper)]
         if not isinstance(value, str | list) or any(end is not None and type(end) is not int for end in ends):
             raise FormatError(f"a slice takes a text or a list, and whole numbers (in: {shown(node)})")
-        self.spend(len(value))
+        self.spend(len(value) if isinstance(value, str) else _A_VALUE * len(value))
         return value[ends[0] : ends[1]]
 
     def _binary(self, node: ast.AST, op: ast.operator, left: Json, right: Json) -> Json:
@@ -183,7 +184,7 @@ class _Run:
                 self.spend(len(left) + len(right))
                 return left + right
             if isinstance(left, list) and isinstance(right, list):
-                self.spend(len(left) + len(right))
+                self.spend(_A_VALUE * (len(left) + len(right)))
                 return [*left, *right]
         a, b = _number(left, node), _number(right, node)
         try:

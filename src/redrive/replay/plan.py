@@ -15,10 +15,12 @@ import msgspec
 from redrive.clock import Clock
 from redrive.errors import SettingsError
 from redrive.letters import DeadLetter, LetterHead, State, letter_id
+from redrive.letters.redrive import Redrive, marked
 from redrive.replay.options import KIND, ReplayOptions, pack
 from redrive.stores.base import Store
 from redrive.stores.operations import LARGEST_LIST, Operation
 from redrive.stores.query import Condition, Op, Query
+from redrive.transports.redriving import attempts_of
 
 REPLAYABLE: Final = (State.PENDING, State.MANUAL)
 COPYABLE: Final = (State.FAILED, State.RESOLVED, State.ARCHIVED)
@@ -88,10 +90,13 @@ async def _with_copies(store: Store, frozen: Plan, by: str, now: datetime) -> li
 
 def _copy(letter: DeadLetter, by: str, now: datetime) -> DeadLetter:
     key = f"{letter.key}@{now.isoformat()}"
+    # The copy begins to count anew; what was tried before stands on its message (H3).
+    headers = marked(letter.message.headers, Redrive(letter.hold, attempts_of(letter)))
     return msgspec.structs.replace(
         letter,
         id=letter_id(key, letter.failure.at),
         key=key,
+        message=msgspec.structs.replace(letter.message, headers=headers),
         derived_from=letter.id,
         next_retry_at=now,
         tags=(*letter.tags, "copy") if "copy" not in letter.tags else letter.tags,

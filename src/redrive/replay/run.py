@@ -30,6 +30,7 @@ from redrive.transports.redriving import publication, target
 
 _LOOK_EVERY: Final = timedelta(milliseconds=500)
 _PAGE: Final = 1000
+_ENDED_ELSEWHERE: Final = "ended elsewhere"
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +77,7 @@ class Replay:
         self._progress = progress
         self._judging: dict[str, int] = {}  # letter → fence it was sent under, until something is heard of it
         self._resolved = self._died = 0
+        self._lost = asyncio.Event()  # somebody else has ended it, or runs it now
 
     async def run(self, stop: asyncio.Event) -> Operation:
         """Run until everything has its outcome, or it is stopped; the operation as it is then."""
@@ -84,7 +86,8 @@ class Replay:
             if now.is_over:
                 return now
             raise SettingsError(f"operation {self._id} is run by {now.runner} already; wait, or cancel it")
-        holding = asyncio.create_task(self._hold())
+        self._lost = asyncio.Event()
+        holding = asyncio.create_task(self._hold(self._lost))
         try:
             await self._take_up_the_thread()
             if self._options.health_check:
@@ -141,8 +144,11 @@ class Replay:
         """Send until nothing remains; why it was stopped before, if it was."""
         number = 0
         while not stop.is_set():
-            if (await self._store.operation(self._id)).is_over:
-                return "cancelled"
+            if (
+                self._lost.is_set()
+                or (await self._store.operation(self._id)).state is not OperationState.RUNNING
+            ):
+                return _ENDED_ELSEWHERE
             size, is_canary = self._size(number)
             ids = await self._store.remaining(self._id, limit=size)
             if not ids:
@@ -270,17 +276,20 @@ class Replay:
     async def _end(self, why: str | None) -> Operation:
         if why is None:
             await self._store.end_operation(self._id, OperationState.DONE, by=self._runner)
-        elif why != "cancelled":
+        elif why != _ENDED_ELSEWHERE:
             await self._store.end_operation(self._id, OperationState.STOPPED, by=self._runner, note=why)
         self._operation = await self._store.operation(self._id)
         self._tell(str(self._operation.state))
         return self._operation
 
-    async def _hold(self) -> None:
-        """Stay the one who runs it."""
-        while True:
+    async def _hold(self, lost: asyncio.Event) -> None:
+        """Stay the one who runs it, unless somebody has ended it or runs it now."""
+        while not lost.is_set():
             await self._clock.sleep(self._options.lease / 3)
-            await self._store.run_operation(self._id, self._runner, lease=self._options.lease)
+            if not await self._store.run_operation(
+                self._id, self._runner, lease=self._options.lease, resume=False
+            ):
+                lost.set()
 
     def _tell(self, phase: str) -> None:
         counts = self._operation.outcomes

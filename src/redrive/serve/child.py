@@ -51,7 +51,13 @@ class EmbeddedBroker:
         self._keeping: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
         self._last_words: deque[str] = deque(maxlen=5)
+        self._ready = False
         self.restarts = 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has said where it listens, and runs."""
+        return self._ready and self.pid is not None
 
     @property
     def pid(self) -> int | None:
@@ -77,6 +83,7 @@ class EmbeddedBroker:
     async def _launch(self) -> Addresses:
         """A process that is ready; a `ServiceError` tells why there is none."""
         port, management = self._ports
+        self._ready = False
         self._last_words.clear()
         try:
             self._data.mkdir(parents=True, exist_ok=True)
@@ -112,6 +119,7 @@ class EmbeddedBroker:
             raise kind(f"the embedded broker does not start: {why}")
         self._readers.append(asyncio.create_task(self._relay(process.stdout)))
         self._ports = (int(ready[2]), int(ready[4]))  # clients find it there again
+        self._ready = True
         return Addresses(ready[1], ready[3])
 
     async def _until_ready(self, out: asyncio.StreamReader) -> re.Match[str] | None:

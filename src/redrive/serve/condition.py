@@ -43,7 +43,7 @@ class Condition:
     async def report(self) -> dict[str, Any]:
         """Everything, as plain values; `status` is "ok" or "failing"."""
         store, broker = await asyncio.gather(
-            _asked(lambda: self._store.operations(limit=1)), _asked(lambda: self._transport.depth(QUEUE))
+            _asked(lambda: self._store.operations(limit=1)), self._ask_broker()
         )
         services = {service.name: service.trouble or OK for service in self._services()}
         well = {store, broker, *services.values()} == {OK}
@@ -59,6 +59,11 @@ class Condition:
         if self._broker is not None:
             answer["embedded_broker"] = {"pid": self._broker.pid, "restarts": self._broker.restarts}
         return answer
+
+    async def _ask_broker(self) -> str:
+        if self._broker is not None and not self._broker.is_ready:
+            return "the embedded broker is away; it is being started again"
+        return await _asked(lambda: self._transport.depth(QUEUE))
 
 
 async def _asked(question: Callable[[], Awaitable[object]]) -> str:

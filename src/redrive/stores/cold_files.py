@@ -252,6 +252,8 @@ def _expanded(path: Path) -> Iterator[bytes]:
                 yield stream.decompress(piece)
             if stream.unused_data:
                 raise FormatError(f"{path.name}: something follows the end of the file")
+            if not stream.eof:
+                raise FormatError(f"{path.name} was cut off: its end is missing")
     except zstandard.ZstdError as error:
         raise FormatError(f"{path.name} is damaged or is not a cold file: {error}") from error
     except OSError as error:

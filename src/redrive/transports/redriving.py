@@ -6,7 +6,7 @@ for the exchange. A queue that no longer exists has a redirect (H1).
 """
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal
 from uuid import uuid4
 
 import msgspec
@@ -14,6 +14,8 @@ import msgspec
 from redrive.letters import DeadLetter, Hold
 from redrive.letters.redrive import Redrive, marked, redrive_of, unmarked
 from redrive.transports.base import Publication, Target
+
+_TIME_TO_LIVE: Final = "expiration"  # AMQP's name for it
 
 
 class SendOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,8 +29,8 @@ class SendOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def attempts_of(letter: DeadLetter) -> int:
     """How often it was sent back, over all cycles, also under an earlier letter's name (H3)."""
-    earlier = redrive_of(letter.message.headers)
-    return max(letter.dlq_retry_count, 0 if earlier is None else earlier.attempt)
+    earlier = redrive_of(letter.message.headers)  # as the letter was made: what was tried before it was there
+    return letter.dlq_retry_count + (0 if earlier is None else earlier.attempt)
 
 
 def publication(
@@ -37,7 +39,11 @@ def publication(
     """The message to send."""
     redrive = Redrive(hold, attempts_of(letter) + 1, operation)
     message = letter.message
-    changes: dict[str, object] = {"headers": marked(unmarked(message.headers), redrive)}
+    changes: dict[str, object] = {
+        "headers": marked(unmarked(message.headers), redrive),
+        # Its time to live was counted from the day it was first sent: it would be over at once, or before its turn.
+        "properties": message.properties.without(_TIME_TO_LIVE),
+    }
     if options.message_id == "new":
         changes["message_id"] = str(uuid4())
     elif message.message_id is None:

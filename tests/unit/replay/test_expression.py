@@ -108,7 +108,7 @@ def test_a_place_that_is_not_there_is_told(text: str) -> None:
     [
         ("", "empty"), ("   \n ", "empty"), ("body.total", "without an assignment"),
         ("body = ", "cannot be understood"),
-        ("total = 1", "only places in body and headers"), ("body = totl", "unknown name 'totl'"),
+        ("total = 1", "unknown name 'total'; use one of body, headers"), ("body = totl", "unknown name 'totl'"),
         ("bdy.total = 1", "unknown name 'bdy'; did you mean 'body'?"),
         ("body = __import__('os')", "unknown function"),
         ("import os", "import is not part"), ("body = open('f')", "unknown function"),
@@ -117,7 +117,8 @@ def test_a_place_that_is_not_there_is_told(text: str) -> None:
         ("body = [x for x in body]", "a loop"), ("while true: body = 1", "a loop"),
         ("for x in body: body = 1", "a loop"),
         ("body = 2 ** 9", "** is not part"), ("body = f'{body}'", "an f-string"), ("body = 1 << 9", "LShift is not"),
-        ("body = 1, 2", "a tuple"), ("a = b = 1", "assign one thing"), ("body = headers = 1", "assign one thing"),
+        ("body = 1, 2", "a tuple"), ("body.a = body.b = 1", "assign one thing"),
+        ("body = headers = 1", "assign one thing"),
         ("headers = {}", "one by one"), ("del body", "can be set, not deleted"),
         ("body[1:2] = []", "a slice can be read"),
         ("body = body.items[::2]", "no step"), ("body = lower()", "lower takes 1 value"),
@@ -133,7 +134,8 @@ def test_a_place_that_is_not_there_is_told(text: str) -> None:
         ("body = " + "[" * 60 + "]" * 60, "deeper than 40"), ("x" * (LONGEST + 1), "at most 4096"),
         ("body = yield 1", "Yield"), ("body = await x", ""), ("@x\ndef f(): pass", "FunctionDef"),
         ("raise body", "Raise"),
-        ("body: int = 1", "AnnAssign"), ("body = 'a' 'b' if 1", "cannot be understood"), ("lower = 1", "only places"),
+        ("body: int = 1", "AnnAssign"), ("body = 'a' 'b' if 1", "cannot be understood"),
+        ("lower = 1", "unknown name 'lower'"), ("true = 1", "only places"),
         ("body = lower", "unknown name 'lower'"), ("body().x = 1", "unknown function 'body'"),
         ("int('1').x = 1", "only places"),
     ],
@@ -157,11 +159,11 @@ def test_a_dot_reaches_members_and_nothing_of_python(name: str) -> None:
     "text",
     [
         "; ".join(["body.x = body"] * 60),
-        "; ".join(["body.t = body.t + body.t"] * 60),
+        "; ".join(["body.t = body.t + body.t"] * 30),
         "; ".join(["body.t = replace(body.t, 'a', body.t)"] * 20),
         "body.x = [" + ",".join(["body"] * 200) + "]",
-        "; ".join(["body.l = body.l + body.l + body.l"] * 40),
-        "; ".join(["body.n = body.n * body.n"] * 60),
+        "; ".join(["body.l = body.l + body.l + body.l"] * 20),
+        "; ".join(["body.n = body.n * body.n"] * 30),
         "body.n = int(body.huge)",
         "body.n = body.huge * body.huge",
         "body.n = str(body.huge) + str(body.huge); body.n = round(body.huge)",
@@ -223,9 +225,9 @@ terms = st.recursive(
         st.tuples(inner, st.sampled_from(["+", "-", "*", "/", "//", "%", "==", "<", "in", "and"]), inner).map(
             lambda three: f"({three[0]} {three[1]} {three[2]})"
         ),
-        st.tuples(
-            st.sampled_from(["int", "float", "str", "len", "round", "lower", "json", "-", "not "]), inner
-        ).map(lambda two: f"{two[0]}({two[1]})"),
+        st.tuples(st.sampled_from(["int", "float", "str", "len", "round", "lower", "json", "-"]), inner).map(
+            lambda two: f"{two[0]}({two[1]})"
+        ),
         st.tuples(inner, inner).map(lambda two: f"{two[0]}[{two[1]}]"),
         st.tuples(inner, inner, inner).map(lambda three: f"({three[0]} if {three[1]} else {three[2]})"),
         st.tuples(inner, inner, inner).map(lambda three: f"replace({', '.join(three)})"),
@@ -241,7 +243,7 @@ def test_whatever_is_computed_is_json_or_a_clear_error(term: str) -> None:
         b'{"n": 7, "f": 1.50, "t": "abc", "l": [1, [2]], "huge": 1e99999, '
         b'"big": 123456789012345678901234567890123456789012}'
     )
-    ast.parse(term)
+    ast.parse(term)  # so that most of what is tried gets as far as being computed
     try:
         data = after(f"body = {term}", body)
     except RedriveError as error:

@@ -32,6 +32,8 @@ class RabbitDelivery(Delivery):
     __slots__ = (
         "_counted",
         "_header",
+        "_key",
+        "_message",
         "_method",
         "_unsealed",
         "body",
@@ -51,6 +53,8 @@ class RabbitDelivery(Delivery):
         self._method = method
         self._header = header
         self._unsealed: Unsealed | None = None
+        self._message: Message | None = None
+        self._key: str | None = None
         self._counted = 0  # deliveries that we know of and nobody else has counted, less those that were none
         self.is_judged = False  # what its headers do not tell of its count is settled
 
@@ -70,7 +74,9 @@ class RabbitDelivery(Delivery):
     @property
     def message(self) -> Message:
         """The message as its producer sent it."""
-        return to_message(self.unsealed.properties, self.body)
+        if self._message is None:
+            self._message = to_message(self.unsealed.properties, self.body)
+        return self._message
 
     @property
     def content_type(self) -> str | None:
@@ -127,14 +133,17 @@ class RabbitDelivery(Delivery):
     @property
     def key(self) -> str:
         """Its message id where it has one; else a hash of all it consists of, so that equal messages share it."""
-        return (
-            f"{self.subscription.source.name}/{fingerprint(self.unsealed.properties, self.route, self.body)}"
-        )
+        if self._key is None:
+            name = fingerprint(self.unsealed.properties, self.route, self.body, self.message)
+            self._key = f"{self.subscription.source.name}/{name}"
+        return self._key
 
 
-def fingerprint(properties: bytes, route: tuple[str, str], body: bytes) -> str:
+def fingerprint(
+    properties: bytes, route: tuple[str, str], body: bytes, message: Message | None = None
+) -> str:
     """Names a message by its raw properties, without what was added on the way, its route and its body."""
-    message = to_message(properties, body)
+    message = message or to_message(properties, body)
     if message.message_id:
         return message.message_id
     fields = (

@@ -1,0 +1,349 @@
+"""How fast do dead letters come into the store, how fast do they find their way back, and does a full store slow it?
+
+One RabbitMQ of this run alone. A round fills a dead-letter queue with orders of 1 KB, as redrive's consumer leaves
+them, and takes the whole way: our collector drains them into SQLite, then our worker sends them back to their queue,
+an app processes them and says so, and the collector of verdicts resolves each letter. A round is made on a store of
+10,000 letters and on a large one, and the two are held against each other. The peers, in turns with them:
+
+    pika and one insert, one commit, one acknowledgement for each message into a plain table of the same durability
+    RabbitMQ's own shovel, inside the node and with confirms, moving the same messages from queue to queue
+
+Everybody is a process of its own (`recover_roles`) that has connected before the clock starts; the median of the rounds
+counts. A run after which a message is missing, in the store, in a queue or among the resolved, is void, and its case has
+no figure. How much CPU everybody took goes to standard error, and so does what could not be measured and why.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.parse
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import IO, Any, Self
+
+from benchmarks.amqp_load import ROOT, Link
+from benchmarks.broker import Target, note, share, until
+from benchmarks.case import Case
+from benchmarks.consume_fill import Envelope, Shelf, fill, put_up, shelf_of, take_down, wait_for_depth
+from benchmarks.recover_fill import SOURCE, dead_order, stock
+from redrive.letters import State
+from redrive.letters.verdict import QUEUE as VERDICTS
+from redrive.stores.query import EVERYTHING, Condition, Op, Query
+from redrive.stores.sqlite import SqliteStore
+from tests.services import Missing, RabbitMQServer, Run, look_for_program
+
+UNIT = "letters/s"
+SMALL = 10_000
+FLAT = 0.667
+PATIENCE_S = 240
+SETTLE_S = 10  # until the last acknowledgement has arrived
+LAST_LINES = 3  # of what a process said before it failed
+PLAIN, SHOVEL = "pika, one insert and commit each", "RabbitMQ's shovel"
+MOVED = "bench.moved"
+RESOLVED = Query(
+    (Condition("source", Op.IS, (SOURCE,)), Condition("state", Op.IS, (str(State.RESOLVED),)))
+)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to look."""
+
+    messages: int  # of one round
+    plain: int  # of one round of the slow peer
+    rounds: int
+    large: int  # letters in the large store
+
+
+QUICK = Effort(messages=4_000, plain=1_000, rounds=1, large=100_000)
+FULL = Effort(messages=20_000, plain=4_000, rounds=3, large=1_000_000)
+
+
+class VoidError(Exception):
+    """A run that counts for nothing; the text says why."""
+
+
+@dataclass
+class Rates:
+    """What was found, by who and at what: a run that was void takes its whole series with it."""
+
+    found: dict[str, list[float]] = field(default_factory=dict)
+    void: set[str] = field(default_factory=set)
+
+    @contextlib.contextmanager
+    def of(self, name: str) -> Iterator[list[float]]:
+        """Where to write the rates of one series down."""
+        try:
+            yield self.found.setdefault(name, [])
+        except (VoidError, TimeoutError) as error:
+            note(f"recover: {name} is left out: {error}")
+            self.void.add(name)
+
+    def case(self, name: str, ours: str, peer: str, peer_name: str, asked: float) -> Iterator[Case]:
+        """One series against another, if both are there."""
+        if not {ours, peer} & self.void:
+            yield Case(name, median(self.found[ours]), median(self.found[peer]), peer_name, asked, UNIT)
+
+
+def run(*, quick: bool) -> Iterator[Case]:
+    """All cases."""
+    effort = QUICK if quick else FULL
+    with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="redrive-bench-")))
+        # A RabbitMQ takes its time to start; meanwhile the stores are filled.
+        starting = pool.submit(start_rabbitmq, stack)
+        stores = {size: place / f"{size}.db" for size in (SMALL, effort.large)}
+        for size, path in stores.items():
+            asyncio.run(stock(path, size))
+        server = starting.result()
+        if server is None:
+            return
+        target = Target("RabbitMQ", server.amqp_url, server.pids[-1:])
+        with Link(target.url) as link:
+            arena = Arena(server, target, link, dead_order(), place)
+            yield from compare(arena, stores, effort)
+
+
+def start_rabbitmq(stack: contextlib.ExitStack) -> RabbitMQServer | None:
+    """A node of our own, until the stack is closed; None and a note if there is none to be had."""
+    found = look_for_program(RabbitMQServer, {})
+    if isinstance(found, Missing):
+        note(f"recover: everything is left out, because it needs RabbitMQ: {found.reason}")
+        return None
+    test_run = stack.enter_context(Run.of({}))
+    return stack.enter_context(test_run.private(RabbitMQServer, os.environ))
+
+
+# --- Rounds -------------------------------------------------------------------------------------------------
+
+
+def compare(arena: "Arena", stores: dict[int, Path], effort: Effort) -> Iterator[Case]:
+    """Ours beside the peers, and a large store beside a small one."""
+    rates = Rates()
+    for turn in range(effort.rounds):
+        for size, path in list(stores.items())[:: -1 if turn % 2 else 1]:
+            with rates.of(f"collecting at {size:,}") as collected, rates.of(f"redriving at {size:,}") as sent:
+                collected.append(arena.collect(path, effort.messages))
+                sent.append(arena.redrive(path, effort.messages))
+        with rates.of(PLAIN) as found:
+            found.append(arena.plain(effort.plain))
+        with rates.of(SHOVEL) as found:
+            found.append(arena.shovel(effort.messages))
+    large = f"{effort.large:,}"
+    small = f"{SMALL:,}"
+    yield from rates.case("collected into SQLite, 1 KB", f"collecting at {small}", PLAIN, PLAIN, 5.0)
+    yield from rates.case(
+        "redriven with confirm, tracking and verdict, 1 KB", f"redriving at {small}", SHOVEL, SHOVEL, 0.5
+    )
+    for what in ("collecting", "redriving"):
+        yield from rates.case(
+            f"{what}, {large} letters in the store",
+            f"{what} at {large}",
+            f"{what} at {small}",
+            f"the same at {small}",
+            FLAT,
+        )
+
+
+@dataclass(frozen=True)
+class Arena:
+    """A RabbitMQ, and what dies in it."""
+
+    server: RabbitMQServer
+    target: Target
+    link: Link
+    envelope: Envelope
+    place: Path
+
+    # --- ours ---
+
+    def collect(self, path: Path, count: int) -> float:
+        """Letters collected per second."""
+        before = asyncio.run(counted(path, EVERYTHING))
+        with self._shelf() as shelf, Role("collect", self.target.url, count, path) as role:
+            fill(self.link, shelf.dead, self.envelope, count)
+            told = self._timed("collecting", role, count)
+            self._is_left(shelf.dead, 0)
+        there = asyncio.run(counted(path, EVERYTHING)) - before
+        if there != count or told["done"] != count:
+            raise VoidError(f"{count:,} messages made {there:,} letters, and {told['done']:,} were told of")
+        return float(count / told["seconds"])
+
+    def redrive(self, path: Path, count: int) -> float:
+        """Letters resolved per second, from the first claim to the last verdict; they are due when this begins."""
+        before = asyncio.run(counted(path, RESOLVED))
+        with (
+            self._shelf() as shelf,
+            Role("consume", self.target.url, count) as consumer,
+            Role("redrive", self.target.url, count, path) as role,
+        ):
+            consumer.wait_until_ready()
+            told = self._timed("redriving", role, count)
+            seen = consumer.go()
+            for queue in (shelf.queue, shelf.dead, VERDICTS):
+                self._is_left(queue, 0)
+        note(f"    its consumer: CPU {share(seen['cpu'], told['seconds'])} of a core")
+        there = asyncio.run(counted(path, RESOLVED)) - before
+        if not there == told["done"] == told["sent"] == seen["done"] == count or told["stale"]:
+            raise VoidError(f"{there:,} of {count:,} letters are resolved; told were {told} and {seen}")
+        return float(count / told["seconds"])
+
+    # --- the peers ---
+
+    def plain(self, count: int) -> float:
+        """Messages per second by the plain loop."""
+        path = self.place / f"plain-{time.monotonic_ns()}.db"
+        with self._shelf() as shelf, Role("plain", self.target.url, count, path) as role:
+            fill(self.link, shelf.dead, self.envelope, count)
+            told = self._timed(PLAIN, role, count)
+            self._is_left(shelf.dead, 0)
+        rows = rows_in(path)
+        if rows != count:
+            raise VoidError(f"{count:,} messages made {rows:,} rows")
+        return float(count / told["seconds"])
+
+    def shovel(self, count: int) -> float:
+        """Messages per second by a shovel with its defaults: inside the node, acknowledged when confirmed."""
+        name = f"/parameters/shovel/{urllib.parse.quote('/', safe='')}/bench"
+        value = {
+            "src-protocol": "amqp091",
+            "src-uri": "amqp://",
+            "src-queue": f"{SOURCE}.dlq",
+            "dest-protocol": "amqp091",
+            "dest-uri": "amqp://",
+            "dest-queue": MOVED,
+            "ack-mode": "on-confirm",
+        }
+        with self._shelf() as shelf:
+            self.link.declare(MOVED, durable=True, x_queue_type="classic")
+            fill(self.link, shelf.dead, self.envelope, count)
+            broker = self.target.cpu()
+            self.server.address.api("PUT", name, {"value": value})
+            try:
+                # It takes its time to connect, which is not counted: from the first look that finds something moved.
+                until(lambda: self.link.depth(MOVED) > 0, pause=0.002)
+                start, first = time.monotonic(), self.link.depth(MOVED)
+                wait_for_depth(self.link, MOVED, count, PATIENCE_S)
+                took = time.monotonic() - start
+                self._is_left(shelf.dead, 0)
+            finally:
+                self.server.address.api("DELETE", name)
+                self.link.delete(MOVED)
+        if first >= count * 3 // 4:
+            raise VoidError("it had moved most of the messages before anybody looked")
+        rate = (count - first) / took
+        note(f"  {SHOVEL}: {rate:,.0f}/s; broker {share(self.target.cpu() - broker, took)} of a core")
+        return rate
+
+    # --- what all of them need ---
+
+    @contextlib.contextmanager
+    def _shelf(self) -> Iterator[Shelf]:
+        shelf = shelf_of("ours", SOURCE)
+        put_up(self.link, shelf)
+        self.link.declare(VERDICTS, durable=True, x_queue_type="classic")
+        try:
+            yield shelf
+        finally:
+            take_down(self.link, shelf)
+            self.link.delete(VERDICTS)
+
+    def _timed(self, what: str, role: "Role", count: int) -> dict[str, Any]:
+        role.wait_until_ready()
+        broker = self.target.cpu()
+        told = role.go()
+        took = told["seconds"]
+        note(
+            f"  {what}: {count / took:,.0f}/s of {count:,}, CPU for each {told['cpu'] / count * 1e6:.0f} µs; shares of"
+            f" a core: itself {share(told['cpu'], took)}, broker {share(self.target.cpu() - broker, took)}"
+        )
+        return told
+
+    def _is_left(self, queue: str, count: int) -> None:
+        """What somebody left unsettled is back in its queue when the queue has no consumer any more."""
+        try:
+            wait_for_depth(self.link, queue, count, SETTLE_S)
+        except TimeoutError as error:
+            raise VoidError(str(error)) from error
+
+
+async def counted(path: Path, query: Query) -> int:
+    """How many letters of the store match."""
+    store = await SqliteStore.open(path)
+    try:
+        return await store.count(query)
+    finally:
+        await store.close()
+
+
+def rows_in(path: Path) -> int:
+    """How many messages the plain loop has kept."""
+    with contextlib.closing(sqlite3.connect(path)) as table:
+        return int(table.execute("SELECT count(*) FROM dead").fetchone()[0])
+
+
+# --- The processes ------------------------------------------------------------------------------------------
+
+
+class Role:
+    """`python -m benchmarks.recover_roles`: it connects, says `ready`, works when it is told to, and ends."""
+
+    def __init__(self, role: str, url: str, count: int, store: Path | None = None) -> None:
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed when the process has ended
+        words = [role, url, str(count), *(["--store", str(store)] if store else [])]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.recover_roles", *words],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+        # A pipe is read without a time-out: who says nothing for too long is ended, and that ends the pipe.
+        self._watch = threading.Timer(PATIENCE_S, self._process.kill)
+        self._watch.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watch.cancel()
+        self._process.kill()
+        self._process.communicate()
+        self._errors.close()
+
+    def wait_until_ready(self) -> None:
+        """It is connected."""
+        if self._hear() != "ready":
+            raise VoidError(self._why())
+
+    def go(self) -> dict[str, Any]:
+        """It works, tells, and ends."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+        line = self._hear()
+        if self._process.wait() or not line:
+            raise VoidError(self._why())
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def _hear(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def _why(self) -> str:
+        code = self._process.wait()
+        self._errors.seek(0)
+        said = [line for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
+        return f"its process ended with {code}: {' / '.join(said[-LAST_LINES:]) or 'it said nothing'}"

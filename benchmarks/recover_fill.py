@@ -1,0 +1,99 @@
+"""What lies in the dead-letter queue and in the store before the way back is measured?
+
+In the queue: orders of 1 KB that redrive's own consumer gave up, with everything it writes into the headers of a dead
+letter, a traceback included. In the store: letters of other sources that are not due before tomorrow, so that nobody
+claims them and they are only in the way.
+
+This module does not know who takes them.
+"""
+
+import random
+import traceback
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.consume_fill import PERSISTENT, Envelope, plain
+from benchmarks.store_sqlite import letter
+from redrive.amqp.properties import BasicProperties
+from redrive.formats import own
+from redrive.letters import DeadLetter, Failure, Kind, Message, Origin, letter_id
+from redrive.stores.sqlite import SqliteStore
+from redrive.transports.rabbitmq.message import to_wire
+
+SOURCE = "bench.orders"
+DELIVERIES = 3
+_AT_ONCE = 1000
+
+
+def dead_order() -> Envelope:
+    """An order that died of a timeout, with a placeholder where its id stands."""
+    order = plain()
+    name = str(order.properties.message_id)
+    failure = _failure()
+    dead = DeadLetter.bury(
+        Message(body=order.body, content_type=order.properties.content_type, message_id=name),
+        Origin(transport="rabbitmq", source=SOURCE, exchange="", routing_key=SOURCE),
+        failure,
+        key=f"{SOURCE}/{name}",
+        reason="MaxRetriesExceeded",
+        retry_count=DELIVERIES,
+        correlation_id=name,
+    )
+    properties = BasicProperties(
+        content_type=order.properties.content_type,
+        delivery_mode=PERSISTENT,
+        message_id=name,
+        headers={key: to_wire(key, value) for key, value in own.write(dead, DELIVERIES)},
+    )
+    return Envelope(order.body, properties)
+
+
+def _failure() -> Failure:
+    try:
+        _charge()
+    except TimeoutError as error:
+        return Failure(
+            error_type="TimeoutError",
+            text=str(error),
+            at=datetime.now(UTC) - timedelta(minutes=1),
+            kind=Kind.TIMEOUT,
+            rule="type:TimeoutError",
+            stack="".join(traceback.format_exception(error)),
+        )
+    raise AssertionError("nothing was raised")
+
+
+def _charge() -> None:
+    _call("payments")
+
+
+def _call(service: str) -> None:
+    raise TimeoutError(f"{service} did not answer within 5000 ms")
+
+
+async def stock(path: Path, count: int) -> None:
+    """A store with so many letters in it, of twenty sources, none of them due before tomorrow."""
+    chance = random.Random(3)
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    patterns = [letter(number, chance) for number in range(660)]  # every mix of source, error and priority
+    store = await SqliteStore.open(path)
+    try:
+        for first in range(0, count, _AT_ONCE):
+            batch = []
+            for number in range(first, min(first + _AT_ONCE, count)):
+                pattern, key = patterns[number % len(patterns)], f"stock/{number}"
+                batch.append(
+                    msgspec.structs.replace(
+                        pattern,
+                        id=letter_id(key, pattern.last_failed_at + timedelta(milliseconds=number)),
+                        key=key,
+                        message_id=key,
+                        correlation_id=f"{chance.getrandbits(64):016x}",
+                        next_retry_at=tomorrow + timedelta(milliseconds=number),
+                    )
+                )
+            await store.add(batch)
+    finally:
+        await store.close()
