@@ -70,6 +70,7 @@ class CollectSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     queues: tuple[str, ...] = ()
     batch: int = 500
+    discover: bool = True
 
 
 class ConsumeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -375,6 +376,7 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
             {
                 "queues": Setting(_texts, "dead-letter queues of other systems, beside those of `[[sources]]`"),
                 "batch": Setting(_whole(1, 65_535), "dead letters collected at once"),
+                "discover": Setting(_yes_or_no, "collect every queue `*.dlq` of the embedded broker, named or not"),
             },
         ),
         "serve": (

@@ -75,8 +75,9 @@ async def the_way_back(server: Serving, place: Path) -> float:
     assert (place / "seen").read_text() == "order 17\norder 17\n"
     [head] = await server.heads()
     assert (head.dlq_retry_count, head.presumed, head.error_type) == (1, False, "TimeoutError")
-    for name in ("redrive_collected_total", "redrive_redriven_total", "redrive_resolved_total"):
-        assert server.metric(name) == 1
+    assert server.metric("redrive_collected_total") == server.metric("redrive_resolved_total") == 1
+    # A verdict that is quicker than the worker's own note finds the letter done; the note is then stale.
+    assert server.metric("redrive_redriven_total") + server.metric("redrive_stale_total") == 1
     assert server.metric("redrive_time_in_dlq_mean_seconds") < PATIENCE
     return took
 
@@ -127,6 +128,24 @@ async def test_dead_letters_of_another_system_are_collected_as_they_are(
         await letters_become(server, {State.MANUAL: 20})
         assert {head.source for head in await server.heads()} == {"legacy"}
         assert server.metric("redrive_parked_total") == 20
+
+
+async def test_without_settings_every_dead_letter_queue_of_the_embedded_broker_is_found(
+    tmp_path: Path,
+) -> None:
+    settings = QUICK.replace("[[sources]]", "").replace('name = "orders"', "")
+    with serving(tmp_path, settings=settings) as server:
+        assert not any(name.startswith("collector") for name in server.health()[1]["services"])
+        await the_way_back(server, tmp_path)
+        assert server.health()[1]["services"]["collector of orders.dlq"] == "ok"
+        with channel(server.broker) as amqp:
+            amqp.queue_delete("orders.dlq")
+        until(
+            lambda: "collector of orders.dlq" not in server.health()[1]["services"],
+            "who has nothing to collect is gone",
+        )
+        assert server.health()[0] == 200
+        assert server.end() == 0
 
 
 # --- one at a time -----------------------------------------------------------------------------------------
@@ -191,6 +210,7 @@ async def test_a_server_that_is_killed_loses_nothing_and_leaves_nobody_behind(tm
     with serving(tmp_path, settings=settings) as server:
         end = time.monotonic() + PATIENCE
         bodies: set[bytes | None] = set()
+        heads = await server.heads()
         while len(bodies) < count and time.monotonic() < end:
             heads = await server.heads()
             bodies = await _bodies(server, [head.id for head in heads])

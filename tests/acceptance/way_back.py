@@ -118,7 +118,9 @@ class Outside:
 
     def declare(self, queue: str, **arguments: Any) -> None:
         with self.channel() as channel:
-            channel.queue_declare(queue, durable=True, arguments={k.replace("_", "-"): v for k, v in arguments.items()})
+            channel.queue_declare(
+                queue, durable=True, arguments={k.replace("_", "-"): v for k, v in arguments.items()}
+            )
 
     def delete(self, queue: str) -> None:
         with self.channel() as channel:
@@ -155,7 +157,11 @@ class WayBack:
         self.breakers = Breakers(clock, BreakerOptions(least=3))
         self.collectors = {queue: self._a_collector(queue) for queue in (source.dlq, *queues)}
         self.verdicts = VerdictCollector(
-            transport, store, clock=clock, trouble=self._trouble, resolved=lambda verdict: self._resolved(verdict.source)
+            transport,
+            store,
+            clock=clock,
+            trouble=self._trouble,
+            resolved=lambda verdict: self._resolved(verdict.source),
         )
         self.worker = self.a_worker("worker-1")
         self.rescuer = Rescuer(store, clock, max_redrives=strategy.max_redrives)
@@ -206,7 +212,9 @@ class WayBack:
     # --- what happens ------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def consuming(self, handler: Any, *, queue: str | None = None, attempts: int = 1) -> AsyncIterator[None]:
+    async def consuming(
+        self, handler: Any, *, queue: str | None = None, attempts: int = 1
+    ) -> AsyncIterator[None]:
         """An app beside everything else, with a transport of its own."""
         app = App(open_transport(self.url, SystemClock()), settings=CONSUMING, clock=self.clock, observers=())
         app.consume(
@@ -261,7 +269,9 @@ class WayBack:
                     await asyncio.wait([asyncio.ensure_future(self._something.wait())], timeout=0.05)
         except TimeoutError:
             seen = [(head.id, str(head.state), head.dlq_retry_count) for head in await self.heads()]
-            raise AssertionError(f"{what} did not happen; letters: {seen}; troubles: {self.troubles}") from None
+            raise AssertionError(
+                f"{what} did not happen; letters: {seen}; troubles: {self.troubles}"
+            ) from None
 
     async def until_state(self, state: State, redrives: int, letter_id: str | None = None) -> LetterHead:
         """Wait until the letter, the only one if none is named, is in this state after so many redrives."""
@@ -317,7 +327,7 @@ async def open_way_back(
             await transport.ensure_queue(QUEUE)
             way = WayBack(url, store, transport, clock, source, strategy or StrategyOptions(), queues)
             background: list[Service] = [*way.collectors.values(), way.verdicts]
-            services = Services(background, clock, way._trouble)  # noqa: SLF001  they belong together
+            services = Services(background, clock, way._trouble)
             running = asyncio.create_task(services.run())
             try:
                 yield way

@@ -11,6 +11,7 @@ broker passes on what it does not understand.
 
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final
 
 from redrive.amqp.errors import SHORTSTR_MAX, FrameSyntaxError, MisuseError
@@ -180,12 +181,18 @@ def _write_table(table: FieldTable, depth: int) -> bytes:
         raise MisuseError("a field table is nested too deeply; a list that contains itself?")
     parts: list[bytes] = [b""]
     for key, value in table.items():
-        name = _encode_text(key)
-        if len(name) > SHORTSTR_MAX:
-            raise MisuseError(f"a field name of {len(name)} octets; at most {SHORTSTR_MAX} fit")
-        parts += (bytes((len(name),)), name, (_WRITERS.get(type(value)) or _writer_for(value))(value, depth))
+        parts += (_write_name(key), (_WRITERS.get(type(value)) or _writer_for(value))(value, depth))
     parts[0] = _size(sum(map(len, parts)))
     return b"".join(parts)
+
+
+@lru_cache(1024)
+def _write_name(key: str) -> bytes:
+    """A field's name; there are few of them, and they come again and again."""
+    name = _encode_text(key)
+    if len(name) > SHORTSTR_MAX:
+        raise MisuseError(f"a field name of {len(name)} octets; at most {SHORTSTR_MAX} fit")
+    return bytes((len(name),)) + name
 
 
 def _write_array(items: "list[object] | tuple[object, ...]", depth: int) -> bytes:

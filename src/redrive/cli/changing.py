@@ -1,35 +1,33 @@
 """`redrive discard`, `note`, `assign`: what people do to letters."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
-from redrive.cli.letters import actor, chosen, common, with_store
+from redrive.cli.letters import (
+    actor,
+    ask_first,
+    chosen,
+    common,
+    counted,
+    heads_of,
+    portions,
+    which,
+    with_store,
+)
 from redrive.cli.output import as_json
-from redrive.letters import State
+from redrive.errors import LetterNotFoundError, LifecycleError, on_one_line
+from redrive.letters import LetterHead, State
 from redrive.settings import Settings
 from redrive.stores.base import Store
 from redrive.stores.changes import Annotate, Archive, Assign, Change, Discard, Park, Settlement
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _which(command: F) -> F:
-    command = click.option("--where", metavar="FILTER", help="All letters that match, instead of ids.")(
-        command
-    )
-    return click.argument("ids", metavar="[ID]...", nargs=-1)(command)
-
-
-def _tell(count: int, what: str, *, for_programs: bool) -> None:
-    letters = f"{count} letter{'s' if count != 1 else ''}"
-    click.echo(as_json({"letters": count}) if for_programs else f"{letters} {what}")
+_OVER = (State.RESOLVED, State.ARCHIVED)
 
 
 @click.command("discard")
-@_which
+@which
 @click.option("--why", default="", help="The reason, for the journal.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @common
@@ -49,35 +47,61 @@ def discard(
     Examples:
       redrive discard 06gy385tr5 --why "test data"
       redrive discard --where "source:orders error:DecodeError" --yes
+
+    Letters that are held, resolved or archived already are left alone.
     """
 
-    async def work(store: Store, _settings: Settings) -> int:
+    async def work(store: Store, _settings: Settings) -> tuple[int, int]:
         found = await chosen(store, ids, where)
-        if found and not yes:
-            click.confirm(
-                f"discard {len(found)} letter{'s' if len(found) != 1 else ''}?", abort=True, err=True
-            )
-        return await put_away(store, found, why)
+        going = [head.id for head in found if head.state not in (*_OVER, State.PROCESSING)]
+        if going:
+            ask_first(f"discard {counted(len(going))}?", yes=yes)
+        return await put_away(store, going, why), len(found)
 
-    _tell(with_store(path, server, work), "discarded", for_programs=for_programs)
+    done, all_of_them = with_store(path, server, work)
+    left = all_of_them - done
+    if for_programs:
+        click.echo(as_json({"letters": done, "left_alone": left}))
+        return
+    click.echo(f"{counted(done)} discarded" + (f", {left} left alone: held, or over" if left else ""))
 
 
-async def put_away(store: Store, ids: list[str], why: str) -> int:
+async def put_away(store: Store, ids: Sequence[str], why: str) -> int:
     """Archive these letters, by the steps that the lifecycle has; how many that were."""
-    by, done = actor(), 0
-    for start in range(0, len(ids), 500):
-        part = ids[start : start + 500]
-        held = await store.take(
-            [letter.id for letter in await store.load(part) if letter.state is State.PENDING], by
-        )
-        await store.settle([Settlement(head.hold, Park(detail=why or "discarded")) for head in held])
-        letters = await store.load(part)
+    done = 0
+    for part in portions(ids):
+        heads = await heads_of(store, part)
+        pending = [head.id for head in heads.values() if head.state is State.PENDING]
+        held = await store.take(pending, actor()) if pending else []
+        done += await put_held_away(store, held, why)
         for change, state in ((Discard(why), State.MANUAL), (Archive(), State.FAILED)):
-            there = [letter.id for letter in letters if letter.state is state]
-            if there:
-                await store.apply(change, there, by=by)
-                done += len(there)
+            done += await _apply(
+                store, change, [head.id for head in heads.values() if head.state is state], actor()
+            )
     return done
+
+
+async def put_held_away(store: Store, held: Sequence[LetterHead], why: str) -> int:
+    """Archive letters that are in our hands; how many that were."""
+    if not held:
+        return 0
+    parked = await store.settle([Settlement(head.hold, Park(detail=why or "discarded")) for head in held])
+    ours = [head.id for head, is_ours in zip(held, parked, strict=True) if is_ours]
+    return await _apply(store, Discard(why), ours, actor())
+
+
+async def _apply(store: Store, change: Change, ids: Sequence[str], by: str) -> int:
+    """Change all of them; if somebody was quicker with one, change the others."""
+    if not ids:
+        return 0
+    try:
+        await store.apply(change, ids, by=by)
+    except (LifecycleError, LetterNotFoundError):
+        if len(ids) == 1:
+            return 0
+        half = len(ids) // 2
+        return await _apply(store, change, ids[:half], by) + await _apply(store, change, ids[half:], by)
+    return len(ids)
 
 
 @click.command("note")
@@ -102,7 +126,7 @@ def note(
 
 
 @click.command("assign")
-@_which
+@which
 @click.option("--to", "person", required=True, help="Who is to look after them; '' for nobody.")
 @common
 @click.pass_obj
@@ -112,7 +136,7 @@ def assign(
     where: str | None,
     person: str,
     server: str | None,
-    for_programs: bool,  # noqa: FBT001
+    for_programs: bool,  # noqa: FBT001  click passes flags by name
 ) -> None:
     """Give letters to somebody to look after.
 
@@ -121,7 +145,7 @@ def assign(
       redrive assign 06gy385tr5 --to anna
       redrive assign --where "group:9730603f8999838d" --to anna
     """
-    words = f"assigned to {person}" if person else "assigned to nobody"
+    words = f"assigned to {on_one_line(person)}" if person else "assigned to nobody"
     _change(path, server, ids, where, Assign(person or None), words, for_programs=for_programs)
 
 
@@ -136,9 +160,11 @@ def _change(
     for_programs: bool,
 ) -> None:
     async def work(store: Store, _settings: Settings) -> int:
-        found = await chosen(store, ids, where)
-        for start in range(0, len(found), 500):
-            await store.apply(change, found[start : start + 500], by=actor())
-        return len(found)
+        found = [head.id for head in await chosen(store, ids, where)]
+        done = 0
+        for part in portions(found):
+            done += await _apply(store, change, part, actor())
+        return done
 
-    _tell(with_store(path, server, work), what, for_programs=for_programs)
+    done = with_store(path, server, work)
+    click.echo(as_json({"letters": done}) if for_programs else f"{counted(done)} {what}")

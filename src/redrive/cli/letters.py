@@ -173,7 +173,7 @@ def counted(count: int, word: str = "letter") -> str:
     return f"{count} {word}{'s' if count != 1 else ''}"
 
 
-def on_interrupt(stop: Callable[[], None]) -> None:
+def on_interrupt(stop: Callable[[], None], *, quietly: bool = False) -> None:
     """Ctrl-C and SIGTERM end the work in order; a second one ends at once."""
     loop = asyncio.get_running_loop()
     both = (signal.SIGINT, signal.SIGTERM)
@@ -181,7 +181,8 @@ def on_interrupt(stop: Callable[[], None]) -> None:
     def first() -> None:
         for number in both:
             loop.remove_signal_handler(number)
-        click.echo("stopping; once more ends at once", err=True)
+        if not quietly:
+            click.echo("stopping; once more ends at once", err=True)
         stop()
 
     for number in both:

@@ -2,10 +2,10 @@
 
 import asyncio
 import os
-import sys
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -13,32 +13,40 @@ from redrive.cli.letters import (
     HEAD_TITLES,
     actor,
     ago,
+    ask_first,
     common,
+    counted,
     full_ids,
     head_row,
+    heads_of,
     on_interrupt,
     plain,
     query_of,
+    which,
     with_store,
 )
 from redrive.cli.output import as_json
+from redrive.cli.progress import Show, progress
 from redrive.cli.table import table
-from redrive.clock import SystemClock
-from redrive.errors import SettingsError
-from redrive.replay.options import ReplayOptions
+from redrive.clock import Clock, SystemClock
+from redrive.errors import LifecycleError, RedriveError, SettingsError, on_one_line
+from redrive.letters import State
+from redrive.recover.health import HostHealth
+from redrive.replay.options import FAILED, KIND, ReplayOptions
 from redrive.replay.plan import Plan, begin, by_ids, plan
 from redrive.replay.run import Progress, Replay
-from redrive.rules import parse_duration
+from redrive.rules import parse_duration, unmet_conditions
 from redrive.settings import Settings
 from redrive.stores.base import Store
-from redrive.stores.operations import Operation, OperationState
-from redrive.transports import open_transport
+from redrive.stores.operations import LARGEST_LIST, Operation, OperationState
+from redrive.transports import Transport, open_transport
 from redrive.transports.redriving import SendOptions
+
+_MEASURED: Final = timedelta(milliseconds=300)  # over which the load of this machine is looked at
 
 
 @click.command("replay")
-@click.argument("ids", metavar="[ID]...", nargs=-1)
-@click.option("--where", metavar="FILTER", help="All letters that match, instead of ids.")
+@which
 @click.option("--dry-run", is_flag=True, help="Only list what would be sent.")
 @click.option("--resume", metavar="OPERATION", help="Go on with a replay that was stopped or killed.")
 @click.option("--limit", type=click.IntRange(1), help="At most so many letters.")
@@ -97,34 +105,29 @@ def command(
       redrive replay --where "group:9730603f8999838d" --canary 5 --ramp 1,2,5,20 --rate 50
       redrive replay --resume op-20261115-120000-3fa2b1
 
-    Exit codes: 0 all sent; 1 stopped, or some could not be sent.
+    Ctrl-C stops in order. Exit codes: 0 all sent; 1 stopped, or some could not be sent.
     """
 
     async def work(store: Store, settings: Settings) -> int:
+        options = options_of(given, settings)
         if given["resume"]:
-            operation = await store.operation(given["resume"])
-            if operation.state in (OperationState.DONE, OperationState.CANCELLED):
-                raise SettingsError(
-                    f"operation {operation.id} is {operation.state}; there is nothing to go on with"
-                )
-        else:
-            frozen = await _plan(store, ids, where, given)
-            if given["dry_run"]:
-                _preview(frozen, for_programs=for_programs)
-                return 0
-            if not frozen.letters:
-                click.echo(as_json({"total": 0}) if for_programs else "no letters match that can be replayed")
-                return 0
-            if not given["yes"]:
-                letters = f"{len(frozen.letters)} letter{'s' if len(frozen.letters) != 1 else ''}"
-                click.confirm(f"send {letters} back?", abort=True, err=True)
-            operation = await begin(store, frozen, _options(given, settings), by=actor(), clock=SystemClock())
-        done = await _run(store, settings, operation, given["broker"], quiet=for_programs)
-        _report(done, for_programs=for_programs)
-        return 0 if done.state is OperationState.DONE and not done.outcomes.get("failed") else 1
+            if ids or where:
+                raise SettingsError("--resume goes on with a list that was frozen; leave out ids and --where")
+            return await _resume(store, settings, given, for_programs=for_programs)
+        frozen = await _plan(store, ids, where, given)
+        if given["dry_run"]:
+            _preview(frozen, for_programs=for_programs)
+            return 0
+        if not frozen.letters:
+            _tell_nothing(frozen, for_programs=for_programs)
+            return 0
+        ask_first(f"send {counted(len(frozen.letters))} back?", yes=given["yes"])
+        done = await send(store, settings, frozen, options, given["broker"], quiet=for_programs)
+        report(done, for_programs=for_programs)
+        return code_of(done)
 
     if code := with_store(path, server, work):
-        sys.exit(code)
+        raise click.exceptions.Exit(code)
 
 
 async def _plan(store: Store, ids: tuple[str, ...], where: str | None, given: dict[str, Any]) -> Plan:
@@ -136,7 +139,27 @@ async def _plan(store: Store, ids: tuple[str, ...], where: str | None, given: di
     )
 
 
-def _options(given: dict[str, Any], settings: Settings) -> ReplayOptions:
+async def _resume(store: Store, settings: Settings, given: dict[str, Any], *, for_programs: bool) -> int:
+    operation = await store.operation(given["resume"])
+    if operation.kind != KIND:
+        raise SettingsError(f"operation {operation.id} is a {operation.kind}, not a replay")
+    if given["dry_run"]:
+        waiting = await store.remaining(operation.id, limit=LARGEST_LIST)
+        heads = await heads_of(store, waiting)
+        frozen = Plan(
+            query=operation.query, letters=tuple(heads[each] for each in waiting if each in heads)
+        )
+        _preview(frozen, for_programs=for_programs)
+        return 0
+    if not operation.is_over:
+        async with open_transport(_broker(settings, given["broker"]), SystemClock()) as transport:
+            operation = await _run(store, settings, transport, operation, quiet=for_programs)
+    report(operation, for_programs=for_programs)
+    return code_of(operation)
+
+
+def options_of(given: Mapping[str, Any], settings: Settings) -> ReplayOptions:
+    """How the replay is to be run, by the command line and the settings."""
     redirects: dict[str, str] = {}
     for pair in given["redirects"]:
         old, _, new = pair.partition("=")
@@ -147,6 +170,8 @@ def _options(given: dict[str, Any], settings: Settings) -> ReplayOptions:
         ramp = tuple(int(size) for size in (given["ramp"] or "").split(",") if size.strip())
     except ValueError:
         raise SettingsError(f"--ramp wants sizes such as 1,2,5,20, not '{given['ramp']}'") from None
+    if given["to_exchange"] and (given["target"] or redirects):
+        raise SettingsError("--to-exchange goes without --to and --redirect")
     return ReplayOptions(
         batch=given["batch"],
         rate=given["rate"],
@@ -156,7 +181,7 @@ def _options(given: dict[str, Any], settings: Settings) -> ReplayOptions:
         stop_at=given["stop_at"] / 100,
         skip_done=given["skip_done"],
         health_check=not given["force"],
-        quiet_time=getattr(settings.recover, "quiet_time", timedelta(hours=1)),
+        quiet_time=settings.recover.quiet_time,
         sending=SendOptions(
             to="exchange" if given["to_exchange"] else "source",
             target=given["target"],
@@ -172,79 +197,102 @@ def _preview(frozen: Plan, *, for_programs: bool) -> None:
         return
     if frozen.letters:
         click.echo(table(HEAD_TITLES, [head_row(head) for head in frozen.letters]))
-    click.echo(f"{len(frozen.letters)} would be sent")
-    if frozen.left_out:
+    click.echo(f"{counted(len(frozen.letters))} would be sent")
+    _tell_left_out(frozen)
+
+
+def _tell_nothing(frozen: Plan, *, for_programs: bool) -> None:
+    if for_programs:  # the same shape as the report of an operation, which there is none of
         click.echo(
-            f"{len(frozen.left_out)} match but are held or over; --copies sends copies of those that are over"
+            as_json({"id": None, "state": "done", "total": 0, "outcomes": {}, "left_out": len(frozen.left_out)})
         )
+        return
+    click.echo("nothing to send")
+    _tell_left_out(frozen)
+
+
+def _tell_left_out(frozen: Plan) -> None:
+    held = sum(head.state is State.PROCESSING for head in frozen.left_out)
+    over = len(frozen.left_out) - held
+    if held:
+        click.echo(f"{counted(held)} left out: held by somebody, or sent and waiting for a verdict")
+    if over:
+        click.echo(f"{counted(over)} left out: over; --copies sends copies of them")
+
+
+# --- running ---------------------------------------------------------------------------------------------
+
+
+async def send(
+    store: Store, settings: Settings, frozen: Plan, options: ReplayOptions, broker: str | None, *, quiet: bool
+) -> Operation:
+    """Make the plan an operation and run it. Where the broker cannot be reached, nothing has begun."""
+    clock = SystemClock()
+    if options.health_check:
+        await _check_health(settings, clock)
+    async with open_transport(_broker(settings, broker), clock) as transport:
+        operation = await begin(store, frozen, options, by=actor(), clock=clock)
+        return await _run(store, settings, transport, operation, quiet=quiet)
+
+
+def _broker(settings: Settings, given: str | None) -> str:
+    return given or settings.broker.url or "amqp://127.0.0.1:5672"
+
+
+async def _check_health(settings: Settings, clock: Clock) -> None:
+    """Nothing is sent from a machine that is not well (seed 004)."""
+    measure = HostHealth(clock)
+    await clock.sleep(_MEASURED)
+    if unmet := unmet_conditions(measure(), settings.strategy_options()):
+        words = ", ".join(check.value.replace("_", " ") for check in unmet)
+        raise RedriveError(f"the system is not well, so nothing was sent: {words} does not hold; --force sends")
 
 
 async def _run(
-    store: Store, settings: Settings, operation: Operation, broker: str | None, *, quiet: bool
+    store: Store, settings: Settings, transport: Transport, operation: Operation, *, quiet: bool
 ) -> Operation:
     clock, stop = SystemClock(), asyncio.Event()
+    runner = f"{actor()}/{os.getpid()}"
     on_interrupt(stop.set)
-    async with open_transport(broker or settings.broker.url or "amqp://127.0.0.1:5672", clock) as transport:
+    with progress(operation.total, quiet=quiet, done=operation.recorded) as show:
         replay = Replay(
             store,
             transport,
             operation,
-            runner=f"{actor()}/{os.getpid()}",
+            runner=runner,
             clock=clock,
             strategy=settings.strategy_options(),
-            progress=_bar(operation) if not quiet else lambda _progress: None,
+            progress=lambda now: _show(now, show),
         )
-        return await replay.run(stop)
+        try:
+            return await replay.run(stop)
+        except RedriveError as error:
+            if (now := await store.operation(operation.id)).runner == runner:  # nobody else's
+                await store.end_operation(now.id, OperationState.STOPPED, by=runner, note=str(error))
+            click.echo(f"{operation.id} is stopped; go on with: redrive replay --resume {operation.id}", err=True)
+            raise
 
 
-def _bar(operation: Operation) -> Any:
-    """A progress bar with rate and time left on a screen; a line now and then in a pipe."""
-    if not sys.stderr.isatty():
-        return lambda progress: click.echo(f"{progress.phase}: {progress.sent} of {progress.total}", err=True)
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[fate]}"),
-    )
-    bar = Bar(*columns, console=Console(stderr=True))
-    task = bar.add_task("sending", total=operation.total, completed=operation.recorded, rate="", fate="")
-    bar.start()
-
-    def show(progress: Progress) -> None:
-        done = progress.sent + progress.skipped + progress.failed
-        speed = bar.tasks[0].speed
-        fate = (
-            f"{progress.resolved} processed, {progress.died} dead again"
-            if progress.resolved + progress.died
-            else ""
-        )
-        bar.update(
-            task,
-            description=progress.phase,
-            completed=done,
-            rate=f"{speed:.0f}/s" if speed else "",
-            fate=fate,
-        )
-        if progress.phase in {"done", "stopped", "cancelled"}:
-            bar.stop()
-
-    return show
+def _show(now: Progress, show: Show) -> None:
+    fate = f"{now.resolved} processed, {now.died} dead again" if now.resolved + now.died else ""
+    show(now.sent + now.skipped + now.failed, now.phase, fate)
 
 
-def _report(done: Operation, *, for_programs: bool) -> None:
+def code_of(done: Operation) -> int:
+    """The exit code: everything went, or not."""
+    return 0 if done.state is OperationState.DONE and not done.outcomes.get(FAILED) else 1
+
+
+def report(done: Operation, *, for_programs: bool) -> None:
+    """What became of it."""
     if for_programs:
         click.echo(as_json(plain(_as_data(done))))
         return
     counts = (
         ", ".join(f"{count} {outcome}" for outcome, count in sorted(done.outcomes.items())) or "nothing sent"
     )
-    click.echo(f"{done.id} is {done.state}: {counts} of {done.total}{f' ({done.note})' if done.note else ''}")
+    note = f" ({done.note})" if done.note else ""
+    click.echo(on_one_line(f"{done.id} is {done.state}: {counts} of {done.total}{note}"))
     if done.state is OperationState.STOPPED:
         click.echo(f"go on with: redrive replay --resume {done.id}")
 
@@ -297,11 +345,14 @@ def operations(
 
     async def work(store: Store, _settings: Settings) -> Any:
         if operation_id is None:
+            if cancel:
+                raise SettingsError("--cancel needs the operation that it is to end")
             return await store.operations(limit=limit)
-        if cancel:
-            await store.end_operation(
-                operation_id, OperationState.CANCELLED, by=actor(), note="cancelled by hand"
-            )
+        if cancel and not await store.end_operation(
+            operation_id, OperationState.CANCELLED, by=actor(), note="cancelled by hand"
+        ):
+            ended = await store.operation(operation_id)
+            raise LifecycleError(f"operation {ended.id} is {ended.state} already")
         return await store.operation(operation_id), await store.items(operation_id, limit=limit)
 
     found = with_store(path, server, work)
@@ -328,6 +379,6 @@ def operations(
     if for_programs:
         click.echo(as_json(plain({**_as_data(operation), "items": items})))
         return
-    _report(operation, for_programs=False)
+    report(operation, for_programs=False)
     rows = [[item.letter_id, item.outcome or "waits", item.detail] for item in items]
     click.echo(table(("letter", "outcome", "detail"), rows))

@@ -1,13 +1,14 @@
 """`redrive show`: everything about one letter, and its journey."""
 
 import base64
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 import msgspec
 
-from redrive.cli.letters import COLOURS, ago, common, full_ids, plain, with_store
+from redrive.cli.letters import COLOURS, ago, common, counted, full_ids, plain, with_store
 from redrive.cli.output import as_json
 from redrive.cli.table import table
 from redrive.errors import on_one_line
@@ -16,7 +17,8 @@ from redrive.letters.headers import Headers, HeaderValue
 from redrive.settings import Settings
 from redrive.stores.base import JournalLine, Store
 
-_MOST_SHOWN = 4096
+_MOST_SHOWN: Final = 4096  # bytes of a body
+_PAGE: Final = 1000
 
 
 @click.command("show")
@@ -47,7 +49,7 @@ def command(
     async def work(store: Store, _settings: Settings) -> tuple[DeadLetter, list[JournalLine]]:
         (whole,) = await full_ids(store, [letter_id])
         (letter,) = await store.load([whole])
-        return letter, await store.journal(whole, limit=1000)
+        return letter, await _whole_journal(store, whole)
 
     letter, journal = with_store(path, server, work)
     if for_programs:
@@ -55,6 +57,15 @@ def command(
         return
     for line in _lines(letter, journal, body=body, stack=stack):
         click.echo(line)
+
+
+async def _whole_journal(store: Store, letter_id: str) -> list[JournalLine]:
+    lines: list[JournalLine] = []
+    while part := await store.journal(letter_id, after=lines[-1].number if lines else 0, limit=_PAGE):
+        lines += part
+        if len(part) < _PAGE:
+            break
+    return lines
 
 
 def as_data(letter: DeadLetter, journal: list[JournalLine], *, body: bool) -> dict[str, Any]:
@@ -111,7 +122,7 @@ def _lines(letter: DeadLetter, journal: list[JournalLine], *, body: bool, stack:
         ("correlation", letter.correlation_id),
         ("message id", letter.message_id or "none"),
         ("failed", f"{letter.last_failed_at:%Y-%m-%d %H:%M:%S} UTC, {ago(letter.last_failed_at)}"),
-        ("attempts", f"{letter.retry_count} by its consumer, {letter.dlq_retry_count} redrives"),
+        ("attempts", f"{letter.retry_count} by its consumer, {counted(letter.dlq_retry_count, 'redrive')} since"),
         ("strategy", letter.strategy or "not chosen yet"),
     ]
     if str(letter.state) == "dlq_pending":
@@ -127,32 +138,60 @@ def _lines(letter: DeadLetter, journal: list[JournalLine], *, body: bool, stack:
     lines = [f"{name:<12} {value if name == 'state' else on_one_line(value)}" for name, value in rows]
     lines += _journey(letter, journal)
     if stack and letter.failure.stack:
-        lines += ["", click.style("stack", bold=True), letter.failure.stack.rstrip()]
+        lines += ["", click.style("stack", bold=True)]
+        lines += [on_one_line(line) for line in letter.failure.stack.rstrip().splitlines()]
     if body:
         lines += _message(letter)
     return lines
 
 
 def _journey(letter: DeadLetter, journal: list[JournalLine]) -> list[str]:
-    rows = [[f"{letter.first_failed_at:%m-%d %H:%M:%S}", "died", letter.source, letter.reason]]
-    rows.append(
-        [f"{letter.created_at:%m-%d %H:%M:%S}", "collected", letter.origin.dead_letter_source or "", ""]
-    )
-    rows += [[f"{line.at:%m-%d %H:%M:%S}", line.action, line.actor, line.detail] for line in journal]
-    rows += [[f"{note.at:%m-%d %H:%M:%S}", "note", note.author, note.text] for note in letter.notes]
-    rows.sort(key=lambda row: row[0])
-    return ["", table(("when", "what", "who", "detail"), rows)]
+    """What happened to it, in the order of time."""
+    collected = letter.origin.dead_letter_source
+    steps: list[tuple[datetime, str, str, str]] = [
+        (letter.first_failed_at, "died", letter.source, letter.reason),
+        (letter.created_at, "collected" if collected else "added", collected or "", ""),
+    ]
+    steps += [(line.at, _step(line), line.actor, line.detail) for line in journal]
+    if letter.sent_at is not None:
+        steps.append((letter.sent_at, "sent", letter.locked_by or "", "its verdict is awaited"))
+    steps.sort(key=lambda step: step[0])
+    rows = [[f"{at:%Y-%m-%d %H:%M:%S}", what, who, detail] for at, what, who, detail in steps]
+    lines = ["", table(("when (UTC)", "what", "who", "detail"), rows)]
+    if letter.attempts:
+        tries = [
+            [
+                str(one.number),
+                f"{one.started_at:%Y-%m-%d %H:%M:%S}",
+                one.strategy or "",
+                one.worker,
+                one.result,
+                one.detail,
+            ]
+            for one in letter.attempts
+        ]
+        lines += ["", table(("redrive", "when (UTC)", "strategy", "worker", "result", "detail"), tries)]
+    if letter.notes:
+        notes = [[f"{note.at:%Y-%m-%d %H:%M:%S}", note.author, note.text] for note in letter.notes]
+        lines += ["", table(("note (UTC)", "by", "text"), notes)]
+    return lines
+
+
+def _step(line: JournalLine) -> str:
+    if line.before == line.after or line.after is None:
+        return line.action
+    return f"{line.action} → {line.after.removeprefix('dlq_')}"
 
 
 def _message(letter: DeadLetter) -> list[str]:
     message = letter.message
-    lines = ["", click.style("headers", bold=True)]
+    lines = ["", click.style("headers", bold=True)] if message.headers else []
     lines += [
         f"  {on_one_line(name)}: {on_one_line(str(header_data(value)))}" for name, value in message.headers
     ]
     body = message.body
-    size = "null" if body is None else f"{len(body)} bytes"
-    lines += ["", click.style(f"body ({message.content_type or 'no content type'}, {size})", bold=True)]
+    size = "null" if body is None else counted(len(body), "byte")
+    lines += ["", click.style(on_one_line(f"body ({message.content_type or 'no content type'}, {size})"), bold=True)]
     if body:
         text = body[:_MOST_SHOWN].decode("utf-8", "backslashreplace")
         lines.append("\n".join(on_one_line(line) for line in text.splitlines()))

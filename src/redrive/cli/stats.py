@@ -4,19 +4,22 @@ import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from redrive.cli.letters import COLOURS, common, query_of, with_store
+from redrive.cli.letters import COLOURS, common, counted, on_interrupt, query_of, with_store
 from redrive.cli.output import as_json
-from redrive.clock import SystemClock
+from redrive.cli.table import cut
+from redrive.clock import SystemClock, pause
+from redrive.errors import on_one_line
 from redrive.letters import State
 from redrive.settings import Settings
 from redrive.stores.base import Store
 from redrive.stores.query import Condition, Op, Query
 
-_BY = ("state", "source", "error", "kind", "reason")
+_BY: Final = ("state", "source", "error", "kind", "reason")
+_MOST_SHOWN: Final = 12  # rows for people; programs get all
 
 
 @click.command("stats")
@@ -62,15 +65,18 @@ def top(path: Path | None, every: float, times: int | None, server: str | None) 
     """
 
     async def work(store: Store, _settings: Settings) -> None:
+        clock, stop = SystemClock(), asyncio.Event()
+        on_interrupt(stop.set, quietly=True)
         look, before = 0, None
-        while times is None or look < times:
-            if look:
-                await asyncio.sleep(every)
+        while not stop.is_set():
             found = await figures(store, Query())
             click.clear()
-            click.echo(f"{SystemClock().now():%H:%M:%S} UTC")
+            click.echo(f"{clock.now():%H:%M:%S} UTC")
             click.echo(as_text(found, before))
             look, before = look + 1, found
+            if look == times:
+                return
+            await pause(clock, timedelta(seconds=every), stop)
 
     with_store(path, server, work)
 
@@ -93,7 +99,7 @@ async def figures(store: Store, query: Query) -> dict[str, Any]:
 def as_text(found: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> str:
     """The figures for people; with the figures before, what has changed."""
     lines = [
-        f"{found['total']} letters, {found['last_hour']} in the last hour, {found['last_day']} in the last day"
+        f"{counted(found['total'])}, {found['last_hour']} in the last hour, {found['last_day']} in the last day"
     ]
     if found["resolution_rate"] is not None:
         lines.append(f"{found['resolution_rate']:.1%} of those that are over were resolved")
@@ -102,8 +108,12 @@ def as_text(found: Mapping[str, Any], before: Mapping[str, Any] | None = None) -
         if not counts:
             continue
         lines += ["", click.style(by, bold=True)]
-        for name, count in sorted(counts.items(), key=lambda item: -item[1])[:12]:
+        ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        for name, count in ranked[:_MOST_SHOWN]:
             change = count - before[by].get(name, 0) if before else 0
-            label = click.style(f"{name:<32.32}", fg=COLOURS.get(State(name)) if by == "state" else None)
+            colour = COLOURS.get(State(name)) if by == "state" else None
+            label = click.style(cut(on_one_line(name), 32), fg=colour)
             lines.append(f"  {label} {count:>10}{f'  {change:+d}' if change else ''}")
+        if rest := ranked[_MOST_SHOWN:]:
+            lines.append(f"  {f'{len(rest)} more':<32} {sum(count for _, count in rest):>10}")
     return "\n".join(lines)

@@ -14,6 +14,7 @@ from typing import Final
 from redrive.clock import Clock
 from redrive.errors import LetterNotFoundError, LifecycleError
 from redrive.letters import State
+from redrive.recover.retention import NEVER_DUE
 from redrive.rules import Strategy
 from redrive.stores.base import Store
 from redrive.stores.changes import Schedule
@@ -68,6 +69,7 @@ class Awakening:
                 Condition("source", Op.IS, (source,)),
                 Condition("strategy", Op.IS, (str(Strategy.CONDITIONAL),)),
                 Condition("due", Op.MORE, (now,)),
+                Condition("due", Op.LESS, (NEVER_DUE,)),  # is just being restored, to wait for a person
             ),
             sort=Sort("created", descending=False),
         )

@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Final
 
 from redrive.app import sources_of
@@ -22,9 +23,11 @@ from redrive.letters import State
 from redrive.recover.breaker import Breakers
 from redrive.recover.health import HostHealth
 from redrive.recover.rescuer import Rescuer
+from redrive.recover.retention import Retention, RetentionOptions
 from redrive.recover.service import Service
 from redrive.recover.worker import Worker, WorkerOptions
 from redrive.serve.awaken import Awakening
+from redrive.serve.discovery import Discovery, Look
 from redrive.serve.watched import Watched
 from redrive.settings import Settings
 from redrive.stores.base import Rescued, Store
@@ -38,8 +41,15 @@ class Crew:
     """All services of a server."""
 
     def __init__(
-        self, settings: Settings, store: Store, transport: Transport, clock: Clock, trouble: Trouble
+        self,
+        settings: Settings,
+        store: Store,
+        transport: Transport,
+        clock: Clock,
+        trouble: Trouble,
+        discover: Look | None = None,
     ) -> None:
+        """`discover` tells the queues of a broker of our own; without it only queues with a name are collected."""
         self._settings = settings
         self._store = store
         self._transport = transport
@@ -50,7 +60,7 @@ class Crew:
         self.awakening = Awakening(store, clock, self._wake)
         self.breakers = Breakers(clock, recovered=self.awakening.recovered)
         self.sources = tuple(sources_of(settings, entry) for entry in settings.sources)
-        self.collectors = [self.a_collector(queue) for queue in _queues(settings, self.sources)]
+        self.collectors = {queue: self.a_collector(queue) for queue in _queues(settings, self.sources)}
         self.verdicts = VerdictCollector(
             transport,
             store,
@@ -69,10 +79,39 @@ class Crew:
             max_redrives=self._strategy.max_redrives,
             rescued=self._rescued,
         )
-        others: list[Service] = [*self.collectors, self.verdicts, self.rescuer, self.awakening]
-        self.services = [Watched(service, clock) for service in others] + [
+        self.retention = Retention(store, clock, _retention(settings), trouble=trouble)
+        self.discovery = discover and Discovery(
+            discover, tuple(self.collectors), self._discovered, clock, trouble
+        )
+        others: list[Service] = [
+            *self.collectors.values(),
+            self.verdicts,
+            self.rescuer,
+            self.retention,
+            self.awakening,
+        ]
+        if self.discovery is not None:
+            others.append(self.discovery)
+        self._services = [Watched(service, clock) for service in others] + [
             Watched(worker, clock, f"worker {number}") for number, worker in enumerate(self.workers, start=1)
         ]
+
+    @property
+    def permanent(self) -> Sequence[Watched]:
+        """Those that run for as long as the server does."""
+        return self._services
+
+    @property
+    def services(self) -> Sequence[Watched]:
+        """Everybody, those included that come and go with their queues."""
+        found = () if self.discovery is None else self.discovery.found.values()
+        return (*self._services, *found)
+
+    def _discovered(self, queue: str) -> Watched:
+        """A queue that has come back goes on counting where it was."""
+        if queue not in self.collectors:
+            self.collectors[queue] = self.a_collector(queue)
+        return Watched(self.collectors[queue], self._clock)
 
     def a_collector(self, queue: str) -> Collector:
         """A collector of this dead-letter queue, not yet running."""
@@ -116,6 +155,18 @@ class Crew:
                 self.rescued["given_up"] += 1
             else:
                 self.rescued["crashed"] += 1
+
+
+def _retention(settings: Settings) -> RetentionOptions:
+    retention = settings.retention
+    directory = Path(retention.directory or Path(settings.serve.data) / "archive")
+    return RetentionOptions(
+        directory=directory,
+        resolved=retention.resolved,
+        failed=retention.failed,
+        archived=retention.archived,
+        every=retention.every,
+    )
 
 
 def _queues(settings: Settings, sources: Sequence[Source]) -> tuple[str, ...]:

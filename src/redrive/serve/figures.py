@@ -58,9 +58,7 @@ class Figures:
 
     def _counted(self) -> Iterator[Metric]:
         crew = self._crew
-        collected = [
-            (collector.name.removeprefix("collector of "), collector.counts) for collector in crew.collectors
-        ]
+        collected = [(queue, collector.counts) for queue, collector in crew.collectors.items()]
         for name, what in (
             ("collected", "dead letters that came into the store"),
             ("known", "dead letters that were there already"),
@@ -88,6 +86,8 @@ class Figures:
         yield _counter("verdicts_late", "verdicts that came too late or twice", verdicts.late)
         yield _counter("verdicts_unreadable", "verdicts that could not be read", verdicts.unreadable)
         yield _counter("presumed", "letters resolved because no word came back", rescued["presumed"])
+        yield _counter("deleted", "letters deleted because they were old", crew.retention.counts.deleted)
+        yield _counter("archived", "failed letters put into files", crew.retention.counts.archived)
         yield _counter("crashed", "letters whose worker was gone", rescued["crashed"])
         yield _counter(
             "awakened", "letters made due because their source works again", crew.awakening.awakened

@@ -25,6 +25,7 @@ from redrive.recover.service import Services
 from redrive.serve.child import EmbeddedBroker
 from redrive.serve.condition import Condition
 from redrive.serve.crew import Crew
+from redrive.serve.discovery import queues_at
 from redrive.serve.figures import Figures
 from redrive.serve.lock import ServeLock
 from redrive.serve.web import Web, check_loopback, start_web
@@ -73,7 +74,10 @@ class Server:
             ending.push_async_callback(transport.close)
             store = await open_store(self._store, self._clock)
             ending.push_async_callback(store.close)
-            crew = Crew(self._settings, store, transport, self._clock, self._trouble)
+            discover = (
+                queues_at(management) if management is not None and self._settings.collect.discover else None
+            )
+            crew = Crew(self._settings, store, transport, self._clock, self._trouble, discover)
             condition = Condition(store, transport, lambda: crew.services, self._clock, broker)
             web = await start_web(
                 store,
@@ -90,7 +94,7 @@ class Server:
             await self._work(crew)
 
     async def _work(self, crew: Crew) -> None:
-        services = Services(crew.services, self._clock, self._trouble)
+        services = Services(crew.permanent, self._clock, self._trouble)
         stopping = asyncio.create_task(self._stop_with(services))
         try:
             await services.run(self._settings.consume.stop_timeout)

@@ -6,6 +6,7 @@ The rule: nothing that we add may be why a message cannot be kept; what does not
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -73,10 +74,10 @@ def dead_letter_of(
     delivery: RabbitDelivery, letter: DeadLetter, source: Source, user: str, room: int
 ) -> Outgoing:
     """The dead letter of a delivery; `room` is how many octets its properties may have."""
-    try:
-        properties = to_properties(letter.message)
-    except FormatError:
-        properties = delivery.unsealed.properties  # AMQP has carried those before
+    properties = delivery.unsealed.properties
+    if letter.message is not delivery.message:
+        with suppress(FormatError):  # what AMQP has carried before is better than nothing
+            properties = to_properties(letter.message)
     told = {name: to_wire(name, value) for name, value in own.write(letter, delivery.delivery_count)}
     key = (
         letter.origin.routing_key

@@ -28,6 +28,7 @@ _MODE: Final = _ORIGINAL + "delivery-mode"
 _ORDER: Final = _ORIGINAL + "order"
 # The broker sends a copy to every key that stands here, so they must not stand there a second time.
 _CARBON_COPIES: Final = {"CC": _ORIGINAL + "cc", "BCC": _ORIGINAL + "bcc"}
+_COPY_MARKS: Final = tuple(bytes([len(name)]) + name.encode() for name in _CARBON_COPIES)  # as the wire has them
 # A broker replaces or merges what it finds under these names when a message dies, and waiting is a death (AMQP.md 14).
 _DEATHS: Final = (
     "x-death",
@@ -94,13 +95,19 @@ def seal(
     return replace_fields(properties, tuple(drops), headers=headers or None, delivery_mode=mode)  # type: ignore[arg-type]  # names of fields
 
 
-def seal_publication(properties: bytes, user: str) -> bytes:
-    """The raw properties of a new message: durable, and with no user id that the broker would refuse."""
+def seal_publication(properties: bytes, user: str, *, to_one: bool = False) -> bytes:
+    """The raw properties of a new message: durable, and with no user id that the broker would refuse.
+
+    `to_one`: it goes to one queue, whoever else its producer once sent a copy to (H12).
+    """
     owner = read_field(properties, "user_id")
     is_foreign = owner is not None and owner != user
-    if not is_foreign and read_field(properties, "delivery_mode") == _PERSISTENT:
+    has_copies = to_one and any(mark in properties for mark in _COPY_MARKS)
+    if not is_foreign and not has_copies and read_field(properties, "delivery_mode") == _PERSISTENT:
         return properties
     headers = read_headers(properties)
+    if has_copies:
+        headers = {_CARBON_COPIES.get(name, name): value for name, value in headers.items()}
     if is_foreign:
         headers[_USER_ID] = owner
     mode = _persist(properties, headers)

@@ -147,8 +147,13 @@ def _plain(value: HeaderValue) -> Any:
     return value.value if isinstance(value, Typed) else value
 
 
+_AS_IT_IS: Final = frozenset({str, int, bool, float, bytes, type(None)})
+
+
 def to_wire(name: str, value: HeaderValue) -> object:
     """The value that `amqp.table` writes for a header; `name` is for the error."""
+    if type(value) in _AS_IT_IS:
+        return value
     if isinstance(value, Headers):
         return {key: to_wire(key, item) for key, item in value}
     if isinstance(value, tuple):

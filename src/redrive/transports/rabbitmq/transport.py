@@ -206,4 +206,5 @@ def _outgoing(publication: Publication, user: str) -> Outgoing:
     for name in (exchange, key):
         if len(name.encode("utf-8", "surrogatepass")) > 255:
             raise FormatError("an exchange or routing key has more than the 255 octets that AMQP allows")
-    return Outgoing(exchange, key, seal_publication(to_properties(message), user), message.body)
+    properties = seal_publication(to_properties(message), user, to_one=target.exchange is None)
+    return Outgoing(exchange, key, properties, message.body)
