@@ -7,7 +7,7 @@ NAME   ?=
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test check format bench clean
+.PHONY: help setup run test check format bench clean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,6 +19,9 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 setup: $(READY)  ## make .venv with everything a contributor needs
+
+run: $(READY)    ## run the server with a broker of its own, data in redrive-data (ARGS='--port 0')
+	$(BIN)/redrive serve --data redrive-data $(ARGS)
 
 test: $(READY)   ## run all tests (ARGS='-k name' to choose)
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)

@@ -31,7 +31,7 @@ def dead_order() -> Envelope:
     """An order that died of a timeout, with a placeholder where its id stands."""
     order = plain()
     name = str(order.properties.message_id)
-    failure = _failure()
+    failure = _failure(name)
     dead = DeadLetter.bury(
         Message(body=order.body, content_type=order.properties.content_type, message_id=name),
         Origin(transport="rabbitmq", source=SOURCE, exchange="", routing_key=SOURCE),
@@ -50,9 +50,10 @@ def dead_order() -> Envelope:
     return Envelope(order.body, properties)
 
 
-def _failure() -> Failure:
+def _failure(order: str) -> Failure:
+    """Each tells of its own order, in the text and at the end of the stack: no two are the same."""
     try:
-        _charge()
+        _charge(order)
     except TimeoutError as error:
         return Failure(
             error_type="TimeoutError",
@@ -65,12 +66,12 @@ def _failure() -> Failure:
     raise AssertionError("nothing was raised")
 
 
-def _charge() -> None:
-    _call("payments")
+def _charge(order: str) -> None:
+    _call("payments", order)
 
 
-def _call(service: str) -> None:
-    raise TimeoutError(f"{service} did not answer within 5000 ms")
+def _call(service: str, order: str) -> None:
+    raise TimeoutError(f"{service} did not answer for order {order} within 5000 ms")
 
 
 async def stock(path: Path, count: int) -> None:

@@ -221,6 +221,39 @@ async def test_a_server_that_is_killed_loses_nothing_and_leaves_nobody_behind(tm
         assert server.end() == 0
 
 
+async def test_a_server_that_is_killed_again_and_again_keeps_each_dead_letter_once(
+    tmp_path: Path, rabbitmq: RabbitMQ
+) -> None:
+    # Given more dead letters than a server can collect before it is killed
+    count = 4000
+    # What a worker held when it was killed is rescued when its lease ends.
+    settings = QUICK.replace('poll = "50ms"', 'poll = "50ms"\n    lease = "1s"') + (
+        "\n    [collect]\n    batch = 20\n"
+    )
+    with serving(tmp_path, "--broker", rabbitmq.amqp_url, settings=settings) as server:
+        assert server.end() == 0  # the queues are there now
+    with channel(rabbitmq.amqp_url) as amqp:
+        for number in range(count):
+            amqp.basic_publish("", "orders.dlq", b"%d" % number)
+        until(
+            lambda: amqp.queue_declare("orders.dlq", passive=True).method.message_count == count, "all wait"
+        )
+    # When it is killed in the middle of its work, three times
+    kept: list[int] = []
+    for _ in range(3):
+        with serving(tmp_path, "--broker", rabbitmq.amqp_url, settings=settings) as server:
+            until(lambda server=server: server.metric("redrive_collected_total") > 0, "it collects")  # type: ignore[misc]
+            kept.append(len(await server.heads()))
+            server.end(signal.SIGKILL)
+    assert kept[0] < count
+    # Then the next one has every message, each once
+    with serving(tmp_path, "--broker", rabbitmq.amqp_url, settings=settings) as server:
+        await letters_become(server, {State.MANUAL: count})
+        ids = [head.id for head in await server.heads()]
+        bodies = [await _bodies(server, ids[at : at + 500]) for at in range(0, count, 500)]
+        assert set().union(*bodies) == {b"%d" % number for number in range(count)}
+
+
 async def _bodies(server: Serving, ids: list[str]) -> set[bytes | None]:
     from redrive.stores.remote import RemoteStore
 

@@ -1,6 +1,6 @@
 """`redrive discard`, `note`, `assign`: what people do to letters."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -75,22 +75,27 @@ async def put_away(store: Store, ids: Sequence[str], why: str) -> int:
         held = await store.take(pending, actor()) if pending else []
         done += await put_held_away(store, held, why)
         for change, state in ((Discard(why), State.MANUAL), (Archive(), State.FAILED)):
-            done += await _apply(
+            done += await change_all(
                 store, change, [head.id for head in heads.values() if head.state is state], actor()
             )
     return done
 
 
-async def put_held_away(store: Store, held: Sequence[LetterHead], why: str) -> int:
-    """Archive letters that are in our hands; how many that were."""
+async def put_held_away(
+    store: Store, held: Sequence[LetterHead], why: str, details: Mapping[str, str] | None = None
+) -> int:
+    """Archive letters that are in our hands; how many that were. `details` say by id what else the journal tells."""
     if not held:
         return 0
-    parked = await store.settle([Settlement(head.hold, Park(detail=why or "discarded")) for head in held])
+    told = details or {}
+    parked = await store.settle(
+        [Settlement(head.hold, Park(detail=told.get(head.id) or why or "discarded")) for head in held]
+    )
     ours = [head.id for head, is_ours in zip(held, parked, strict=True) if is_ours]
-    return await _apply(store, Discard(why), ours, actor())
+    return await change_all(store, Discard(why), ours, actor())
 
 
-async def _apply(store: Store, change: Change, ids: Sequence[str], by: str) -> int:
+async def change_all(store: Store, change: Change, ids: Sequence[str], by: str) -> int:
     """Change all of them; if somebody was quicker with one, change the others."""
     if not ids:
         return 0
@@ -100,7 +105,9 @@ async def _apply(store: Store, change: Change, ids: Sequence[str], by: str) -> i
         if len(ids) == 1:
             return 0
         half = len(ids) // 2
-        return await _apply(store, change, ids[:half], by) + await _apply(store, change, ids[half:], by)
+        return await change_all(store, change, ids[:half], by) + await change_all(
+            store, change, ids[half:], by
+        )
     return len(ids)
 
 
@@ -163,7 +170,7 @@ def _change(
         found = [head.id for head in await chosen(store, ids, where)]
         done = 0
         for part in portions(found):
-            done += await _apply(store, change, part, actor())
+            done += await change_all(store, change, part, actor())
         return done
 
     done = with_store(path, server, work)

@@ -38,11 +38,12 @@ from redrive.replay.run import Progress, Replay
 from redrive.rules import parse_duration, unmet_conditions
 from redrive.settings import Settings
 from redrive.stores.base import Store
-from redrive.stores.operations import LARGEST_LIST, Operation, OperationState
+from redrive.stores.operations import LARGEST_LIST, Item, Operation, OperationState
 from redrive.transports import Transport, open_transport
 from redrive.transports.redriving import SendOptions
 
 _MEASURED: Final = timedelta(milliseconds=300)  # over which the load of this machine is looked at
+_ITEMS: Final = 10_000
 
 
 @click.command("replay")
@@ -108,26 +109,25 @@ def command(
     Ctrl-C stops in order. Exit codes: 0 all sent; 1 stopped, or some could not be sent.
     """
 
-    async def work(store: Store, settings: Settings) -> int:
+    async def work(store: Store, settings: Settings) -> None:
         options = options_of(given, settings)
         if given["resume"]:
             if ids or where:
                 raise SettingsError("--resume goes on with a list that was frozen; leave out ids and --where")
-            return await _resume(store, settings, given, for_programs=for_programs)
+            await _resume(store, settings, given, for_programs=for_programs)
+            return
         frozen = await _plan(store, ids, where, given)
         if given["dry_run"]:
             _preview(frozen, for_programs=for_programs)
-            return 0
+            return
         if not frozen.letters:
             _tell_nothing(frozen, for_programs=for_programs)
-            return 0
+            return
         ask_first(f"send {counted(len(frozen.letters))} back?", yes=given["yes"])
         done = await send(store, settings, frozen, options, given["broker"], quiet=for_programs)
         report(done, for_programs=for_programs)
-        return code_of(done)
 
-    if code := with_store(path, server, work):
-        raise click.exceptions.Exit(code)
+    with_store(path, server, work)
 
 
 async def _plan(store: Store, ids: tuple[str, ...], where: str | None, given: dict[str, Any]) -> Plan:
@@ -139,23 +139,32 @@ async def _plan(store: Store, ids: tuple[str, ...], where: str | None, given: di
     )
 
 
-async def _resume(store: Store, settings: Settings, given: dict[str, Any], *, for_programs: bool) -> int:
+async def _resume(store: Store, settings: Settings, given: dict[str, Any], *, for_programs: bool) -> None:
     operation = await store.operation(given["resume"])
     if operation.kind != KIND:
         raise SettingsError(f"operation {operation.id} is a {operation.kind}, not a replay")
     if given["dry_run"]:
-        waiting = await store.remaining(operation.id, limit=LARGEST_LIST)
+        items = await _items(store, operation.id, LARGEST_LIST)
+        waiting = [item.letter_id for item in items if item.outcome is None]
         heads = await heads_of(store, waiting)
-        frozen = Plan(
-            query=operation.query, letters=tuple(heads[each] for each in waiting if each in heads)
-        )
+        frozen = Plan(query=operation.query, letters=tuple(heads[each] for each in waiting if each in heads))
         _preview(frozen, for_programs=for_programs)
-        return 0
+        return
     if not operation.is_over:
         async with open_transport(_broker(settings, given["broker"]), SystemClock()) as transport:
             operation = await _run(store, settings, transport, operation, quiet=for_programs)
     report(operation, for_programs=for_programs)
-    return code_of(operation)
+
+
+async def _items(store: Store, operation_id: str, limit: int) -> list[Item]:
+    """What became of the letters of an operation, the first `limit` of them."""
+    found: list[Item] = []
+    while len(found) < limit:
+        part = await store.items(operation_id, after=len(found), limit=min(_ITEMS, limit - len(found)))
+        found += part
+        if len(part) < _ITEMS:
+            break
+    return found
 
 
 def options_of(given: Mapping[str, Any], settings: Settings) -> ReplayOptions:
@@ -204,7 +213,9 @@ def _preview(frozen: Plan, *, for_programs: bool) -> None:
 def _tell_nothing(frozen: Plan, *, for_programs: bool) -> None:
     if for_programs:  # the same shape as the report of an operation, which there is none of
         click.echo(
-            as_json({"id": None, "state": "done", "total": 0, "outcomes": {}, "left_out": len(frozen.left_out)})
+            as_json(
+                {"id": None, "state": "done", "total": 0, "outcomes": {}, "left_out": len(frozen.left_out)}
+            )
         )
         return
     click.echo("nothing to send")
@@ -245,7 +256,9 @@ async def _check_health(settings: Settings, clock: Clock) -> None:
     await clock.sleep(_MEASURED)
     if unmet := unmet_conditions(measure(), settings.strategy_options()):
         words = ", ".join(check.value.replace("_", " ") for check in unmet)
-        raise RedriveError(f"the system is not well, so nothing was sent: {words} does not hold; --force sends")
+        raise RedriveError(
+            f"the system is not well, so nothing was sent: {words} does not hold; --force sends"
+        )
 
 
 async def _run(
@@ -269,7 +282,9 @@ async def _run(
         except RedriveError as error:
             if (now := await store.operation(operation.id)).runner == runner:  # nobody else's
                 await store.end_operation(now.id, OperationState.STOPPED, by=runner, note=str(error))
-            click.echo(f"{operation.id} is stopped; go on with: redrive replay --resume {operation.id}", err=True)
+                now = await store.operation(operation.id)
+            if now.state is OperationState.STOPPED:
+                raise type(error)(f"{error}; {_go_on(now)}") from None
             raise
 
 
@@ -278,26 +293,39 @@ def _show(now: Progress, show: Show) -> None:
     show(now.sent + now.skipped + now.failed, now.phase, fate)
 
 
-def code_of(done: Operation) -> int:
-    """The exit code: everything went, or not."""
-    return 0 if done.state is OperationState.DONE and not done.outcomes.get(FAILED) else 1
-
-
 def report(done: Operation, *, for_programs: bool) -> None:
-    """What became of it."""
+    """What became of it; a `RedriveError` if not everything went."""
     if for_programs:
-        click.echo(as_json(plain(_as_data(done))))
-        return
-    counts = (
-        ", ".join(f"{count} {outcome}" for outcome, count in sorted(done.outcomes.items())) or "nothing sent"
-    )
-    note = f" ({done.note})" if done.note else ""
-    click.echo(on_one_line(f"{done.id} is {done.state}: {counts} of {done.total}{note}"))
-    if done.state is OperationState.STOPPED:
-        click.echo(f"go on with: redrive replay --resume {done.id}")
+        click.echo(as_json(plain(as_data(done))))
+    elif _all_went(done):
+        click.echo(summary(done))
+    check(done)
 
 
-def _as_data(operation: Operation) -> dict[str, Any]:
+def check(done: Operation) -> None:
+    """A `RedriveError` if not everything went."""
+    if not _all_went(done):
+        more = f"; {_go_on(done)}" if done.state is OperationState.STOPPED else ""
+        raise RedriveError(summary(done) + more)
+
+
+def _all_went(done: Operation) -> bool:
+    return done.state is OperationState.DONE and not done.outcomes.get(FAILED)
+
+
+def _go_on(operation: Operation) -> str:
+    return f"go on with: redrive replay --resume {operation.id}"
+
+
+def summary(done: Operation) -> str:
+    """What became of it, in a line."""
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(done.outcomes.items()))
+    note = f" ({done.note})" if done.note not in {"", str(done.state)} else ""
+    return on_one_line(f"{done.id} is {done.state}: {counts or 'nothing sent'} of {done.total}{note}")
+
+
+def as_data(operation: Operation) -> dict[str, Any]:
+    """An operation as JSON has it."""
     names = (
         "id",
         "kind",
@@ -319,10 +347,10 @@ def _as_data(operation: Operation) -> dict[str, Any]:
 @click.option("--cancel", is_flag=True, help="End the operation for good.")
 @click.option(
     "--limit",
-    type=click.IntRange(1, 1000),
+    type=click.IntRange(1, LARGEST_LIST),
     default=20,
     show_default=True,
-    help="Operations, or letters, shown.",
+    help="Operations (at most 1000), or letters of one, shown.",
 )
 @common
 @click.pass_obj
@@ -347,18 +375,18 @@ def operations(
         if operation_id is None:
             if cancel:
                 raise SettingsError("--cancel needs the operation that it is to end")
-            return await store.operations(limit=limit)
+            return await store.operations(limit=min(limit, 1000))
         if cancel and not await store.end_operation(
             operation_id, OperationState.CANCELLED, by=actor(), note="cancelled by hand"
         ):
             ended = await store.operation(operation_id)
             raise LifecycleError(f"operation {ended.id} is {ended.state} already")
-        return await store.operation(operation_id), await store.items(operation_id, limit=limit)
+        return await store.operation(operation_id), await _items(store, operation_id, limit)
 
     found = with_store(path, server, work)
     if isinstance(found, list):
         if for_programs:
-            click.echo(as_json(plain([_as_data(each) for each in found])))
+            click.echo(as_json(plain([as_data(each) for each in found])))
             return
         rows = [
             [
@@ -377,8 +405,11 @@ def operations(
         return
     operation, items = found
     if for_programs:
-        click.echo(as_json(plain({**_as_data(operation), "items": items})))
+        click.echo(as_json(plain({**as_data(operation), "items": items})))
         return
-    report(operation, for_programs=False)
+    click.echo(summary(operation))
     rows = [[item.letter_id, item.outcome or "waits", item.detail] for item in items]
-    click.echo(table(("letter", "outcome", "detail"), rows))
+    if rows:
+        click.echo(table(("letter", "outcome", "detail"), rows))
+    if len(rows) < operation.total:
+        click.echo(f"{len(rows)} of {operation.total}; more: --limit {operation.total}")

@@ -1,11 +1,13 @@
 """Which command is meant, and how do errors reach people and programs?"""
 
 import importlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from redrive._version import __version__
 from redrive.errors import RedriveError, did_you_mean, on_one_line
@@ -15,20 +17,24 @@ from redrive.errors import RedriveError, did_you_mean, on_one_line
 _COMMANDS: Final = {
     "assign": ("redrive.cli.changing:assign", "Give letters to somebody to look after."),
     "broker": ("redrive.cli.broker", "Run the embedded AMQP broker."),
+    "completion": ("redrive.cli.completion", "Print what a shell needs to complete commands."),
     "config": ("redrive.cli.config", "Check and show the settings."),
     "consume": ("redrive.cli.consume", "Run the handlers of a module."),
     "discard": ("redrive.cli.changing:discard", "Archive letters that nobody is to send back."),
     "doctor": ("redrive.cli.doctor", "Find what would lose messages."),
+    "edit": ("redrive.cli.edit", "Change letters before they are sent back."),
     "explain": ("redrive.cli.explain", "Tell what an error is taken for, and why."),
+    "export": ("redrive.cli.moving:export", "Write letters to files."),
     "groups": ("redrive.cli.groups", "Group letters by the cause of their failure."),
+    "import": ("redrive.cli.moving:import_", "Add the letters of files to the store."),
     "list": ("redrive.cli.list_", "List dead letters."),
     "note": ("redrive.cli.changing:note", "Write a note beside a letter."),
     "operations": ("redrive.cli.replay:operations", "List replays and what became of their letters."),
     "provision": ("redrive.cli.provision", "Make queues, exchanges and bindings."),
     "replay": ("redrive.cli.replay", "Send dead letters back."),
     "show": ("redrive.cli.show", "Show a letter and its journey."),
-    "stats": ("redrive.cli.stats", "Count dead letters."),
     "serve": ("redrive.cli.serve", "Run everything: collect, send back, answer over HTTP."),
+    "stats": ("redrive.cli.stats", "Count dead letters."),
     "store": ("redrive.cli.store", "Look after the dead-letter store."),
     "top": ("redrive.cli.stats:top", "Watch the figures change."),
 }
@@ -46,6 +52,15 @@ class _Lazy(click.Group):
         module, _, name = _COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name or "command")
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands by the table, so that a key press imports none of them."""
+        known = [
+            CompletionItem(name, help=line)
+            for name, (_, line) in sorted(_COMMANDS.items())
+            if name.startswith(incomplete)
+        ]
+        return known + click.Command.shell_complete(self, ctx, incomplete)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -80,6 +95,8 @@ def cli(ctx: click.Context, path: Path | None) -> None:
     Exit codes: 0 done, 1 failed, 2 wrong settings, filter or usage, 3 the store cannot do it, 4 the broker cannot.
     """
     ctx.obj = path
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False
 
 
 def run(args: Sequence[str]) -> int:

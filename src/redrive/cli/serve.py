@@ -100,10 +100,11 @@ def _with(settings: Settings, **sections: dict[str, object]) -> Settings:
 
 
 async def _serve(settings: Settings) -> None:
+    from redrive.app import App
     from redrive.clock import SystemClock
     from redrive.serve import Places, Server
 
-    server = Server(settings, SystemClock())
+    server = Server(settings, SystemClock(), App(settings=settings).sources())
     stopping = False
 
     def stop() -> None:

@@ -122,7 +122,10 @@ def _lines(letter: DeadLetter, journal: list[JournalLine], *, body: bool, stack:
         ("correlation", letter.correlation_id),
         ("message id", letter.message_id or "none"),
         ("failed", f"{letter.last_failed_at:%Y-%m-%d %H:%M:%S} UTC, {ago(letter.last_failed_at)}"),
-        ("attempts", f"{letter.retry_count} by its consumer, {counted(letter.dlq_retry_count, 'redrive')} since"),
+        (
+            "attempts",
+            f"{letter.retry_count} by its consumer, {counted(letter.dlq_retry_count, 'redrive')} since",
+        ),
         ("strategy", letter.strategy or "not chosen yet"),
     ]
     if str(letter.state) == "dlq_pending":
@@ -153,8 +156,6 @@ def _journey(letter: DeadLetter, journal: list[JournalLine]) -> list[str]:
         (letter.created_at, "collected" if collected else "added", collected or "", ""),
     ]
     steps += [(line.at, _step(line), line.actor, line.detail) for line in journal]
-    if letter.sent_at is not None:
-        steps.append((letter.sent_at, "sent", letter.locked_by or "", "its verdict is awaited"))
     steps.sort(key=lambda step: step[0])
     rows = [[f"{at:%Y-%m-%d %H:%M:%S}", what, who, detail] for at, what, who, detail in steps]
     lines = ["", table(("when (UTC)", "what", "who", "detail"), rows)]
@@ -191,7 +192,10 @@ def _message(letter: DeadLetter) -> list[str]:
     ]
     body = message.body
     size = "null" if body is None else counted(len(body), "byte")
-    lines += ["", click.style(on_one_line(f"body ({message.content_type or 'no content type'}, {size})"), bold=True)]
+    lines += [
+        "",
+        click.style(on_one_line(f"body ({message.content_type or 'no content type'}, {size})"), bold=True),
+    ]
     if body:
         text = body[:_MOST_SHOWN].decode("utf-8", "backslashreplace")
         lines.append("\n".join(on_one_line(line) for line in text.splitlines()))

@@ -94,6 +94,7 @@ class Collector:
             formats.stripped(message),
             formats.read(message, self._queue),
             found=delivery.origin,
+            route=delivery.remembered_route,
             key=delivery.key,
             now=self._clock.now(),
         )
@@ -159,6 +160,9 @@ class Collector:
             (own,) = await self._store.load([redrive.hold.id])
         except LetterNotFoundError:
             return False
+        if any(one.fence == redrive.hold.fence and one.result == "failed" for one in own.attempts):
+            self.counts.known += 1  # told already: a crash came before it was accepted
+            return True
         self.counts.returned += 1
         now = self._clock.now()
         outcome = self._outcome(own, letter.failure, now)
@@ -167,8 +171,12 @@ class Collector:
             self._died_again(own.source, letter.failure)
             return True
         self.counts.late += 1
-        if own.state is State.RESOLVED:
-            return False  # presumed too early: it becomes a letter of its own, which knows its number of attempts
+        (own,) = await self._store.load([own.id])  # as it is after the answer, not before the question
+        waits = own.state is State.PROCESSING and own.sent_at is not None and own.fence == redrive.hold.fence
+        if own.state is State.RESOLVED or waits:
+            # Presumed too early, or about to be, now that its quiet time is over: it becomes a letter of its own,
+            # which knows its number of attempts.
+            return False
         if own.fence == redrive.hold.fence and own.state in _OPEN:
             note = Annotate(
                 f"redrive {redrive.attempt} died after its lease had ended: {letter.failure.text:.500}"

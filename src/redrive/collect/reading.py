@@ -7,7 +7,9 @@ be sent back as it was. The first plan for it is made here: its strategy, and wh
 The rule: any message becomes a letter. One that nobody understands is kept as it is, and tagged so.
 """
 
+import re
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -22,6 +24,8 @@ from redrive.rules import Classifier, Exhausted, StrategyOptions, choose
 UNKNOWN_REASON: Final = "Unknown"
 NOT_UNDERSTOOD: Final = "not-understood"
 DAMAGED: Final = "damaged-headers"
+_NAMES: Final = 256
+_FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}")
 # What a broker says when it gave a message up itself.
 _BROKERS_WORDS: Final = {
     "rejected": "rejected by its consumer",
@@ -38,31 +42,46 @@ class Reader:
         self._classifier = classifier
         self._redactor = redactor
         self._options = options
+        self._clean_name = lru_cache(_NAMES)(redactor.clean)  # reasons and types are few, letters are many
 
-    def letter(self, message: Message, told: Told, *, found: Origin, key: str, now: datetime) -> DeadLetter:
-        """The letter of a message that was found in a dead-letter queue; `key` names it if it does not itself."""
+    def letter(
+        self,
+        message: Message,
+        told: Told,
+        *,
+        found: Origin,
+        key: str,
+        now: datetime,
+        route: tuple[str, str] | None = None,
+    ) -> DeadLetter:
+        """The letter of a message that was found in a dead-letter queue.
+
+        `key` names it if it does not itself; `route` is the exchange and routing key that it remembers, if it does.
+        """
         failure = self.failure(told, now)
         plan = choose(failure.kind, 0, now, failure.retry_after, self._options, failure=failure)
         due = now if isinstance(plan, Exhausted) or plan.due is None else plan.due
         letter = DeadLetter.bury(
             message,
-            _origin(told, found),
+            _origin(told, found, route),
             failure,
             key=told.key or key,
-            reason=self._redactor.clean(told.reason or UNKNOWN_REASON),
+            reason=self._clean_name(told.reason or UNKNOWN_REASON),
             first_failed_at=told.first_failed_at,
             retry_count=told.retry_count or 0,
             retry_in=max(timedelta(0), due - failure.at),
             priority=_priority(message),
             tags=_tags(told),
+            group=told.group if told.group and _FINGERPRINT.fullmatch(told.group) else None,
             correlation_id=told.correlation_id
             or own_correlation_id(message)
             or made_up_correlation_id(told.key or key),
         )
         # The id must be the same when this death is read again: by a time that the message tells, never by ours.
         stable = told.failed_at or _died_at(told) or message.sent_at or EPOCH
+        made = letter.id if stable == failure.at else letter_id(letter.key, stable)
         strategy = None if isinstance(plan, Exhausted) else str(plan.strategy)
-        return msgspec.structs.replace(letter, id=letter_id(letter.key, stable), strategy=strategy)
+        return msgspec.structs.replace(letter, id=made, strategy=strategy)
 
     def failure(self, told: Told, now: datetime) -> Failure:
         """What went wrong, as far as it is told."""
@@ -70,27 +89,40 @@ class Reader:
         text = (
             told.error_text or _BROKERS_WORDS.get(told.reason or "", "") or told.reason or "nothing is told"
         )
-        found = self._classifier.classify_text(told.error_type or "", told.error_text or "", None, now)
-        knows = told.error_type is not None or told.error_text is not None
-        kind = told.kind or (found.kind if knows else Kind.UNKNOWN)
+        kind, retryable, rule, retry_after = self._classified(told, now)
         return Failure(
-            error_type=self._redactor.clean(error_type),
+            error_type=self._clean_name(error_type),
             text=self._redactor.clean_error(error_type, text),
             at=min(told.failed_at or _died_at(told) or now, now),
             kind=kind,
-            retryable=found.retryable if told.retryable is None else told.retryable,
-            rule=told.rule or (found.rule if knows else f"{told.convention} says no more"),
+            retryable=retryable,
+            rule=rule,
             stack=None if told.stack is None else self._redactor.clean(told.stack),
-            retry_after=told.retry_after or found.retry_after,
+            retry_after=retry_after,
+        )
+
+    def _classified(self, told: Told, now: datetime) -> tuple[Kind, bool, str, timedelta | None]:
+        """Kind, whether it is worth a retry, by which rule, and after what time: as told, the rest by its words."""
+        if told.kind is not None and told.retryable is not None and told.rule is not None:
+            return told.kind, told.retryable, told.rule, told.retry_after  # somebody saw the error itself
+        found = self._classifier.classify_text(told.error_type or "", told.error_text or "", None, now)
+        knows = told.error_type is not None or told.error_text is not None
+        return (
+            told.kind or (found.kind if knows else Kind.UNKNOWN),
+            found.retryable if told.retryable is None else told.retryable,
+            told.rule or (found.rule if knows else f"{told.convention} says no more"),
+            told.retry_after or found.retry_after,
         )
 
 
-def _origin(told: Told, found: Origin) -> Origin:
+def _origin(told: Told, found: Origin, route: tuple[str, str] | None) -> Origin:
+    # A broker tells how the message came to its queue the last time: straight, if it was given back before.
+    exchange, key = route or (told.exchange, told.routing_key)
     return msgspec.structs.replace(
         found,
         source=told.source or found.source,
-        exchange=told.exchange,
-        routing_key=told.routing_key,
+        exchange=exchange,
+        routing_key=key,
         dead_letter_source=found.source,
     )
 

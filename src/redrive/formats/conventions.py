@@ -389,6 +389,8 @@ def _at(values: object, path: str) -> object:
 
 def without_added(headers: Headers, found: Sequence[Facts]) -> Headers:
     """The headers without those that the conventions have added; one that cannot be read is kept."""
+    if not found:
+        return headers
     return Headers(
         (header, value)
         for header, value in headers

@@ -25,6 +25,7 @@ __all__ = ["Death", "Told", "read", "stripped"]
 
 REDRIVE = "redrive"
 RABBITMQ = "rabbitmq"
+_NO_JOURNEY = Journey()
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +41,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     retryable: bool | None = None
     rule: str | None = None
     retry_after: timedelta | None = None
+    group: str | None = None  # the failure's fingerprint, by whoever saw the error whole
     # where
     source: str | None = None
     exchange: str | None = None
@@ -60,7 +62,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 def read(message: Message, dead_letter_queue: str, conventions: Sequence[Convention] = CONVENTIONS) -> Told:
     """What a message that was found in `dead_letter_queue` tells; never raises."""
     headers = dict(message.headers)  # the last one of a name counts
-    journey = x_death.read(headers)
+    journey = x_death.read(headers) if x_death.recognises(headers) else _NO_JOURNEY
     if (death := own.read(message.headers)) is not None:
         return _by_redrive(death, journey)
     facts = next(recognised(message, headers, conventions), None)
@@ -106,6 +108,7 @@ def _by_redrive(death: OwnDeath, journey: Journey) -> Told:
         retryable=death.retryable,
         rule=death.rule,
         retry_after=death.retry_after,
+        group=death.group,
         source=death.source,
         exchange=death.exchange,
         routing_key=death.routing_key,

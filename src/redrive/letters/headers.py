@@ -61,15 +61,22 @@ class Headers(Sequence[tuple[str, HeaderValue]]):
     def __init__(self, pairs: Mapping[str, HeaderValue] | Iterable[tuple[str, HeaderValue]] = ()) -> None:
         items = pairs.items() if isinstance(pairs, Mapping) else pairs
         self._pairs: tuple[tuple[str, HeaderValue], ...] = tuple(
-            (name, _checked(value)) for name, value in items
+            [(name, value if type(value) in _EXACT else _checked(value)) for name, value in items]
         )
+
+    @classmethod
+    def _of(cls, pairs: Iterable[tuple[str, HeaderValue]]) -> Self:
+        """Headers of pairs that were in headers before: they need no second look."""
+        made = cls.__new__(cls)
+        made._pairs = tuple(pairs)
+        return made
 
     @overload
     def __getitem__(self, index: int) -> tuple[str, HeaderValue]: ...
     @overload
     def __getitem__(self, index: slice) -> "Headers": ...
     def __getitem__(self, index: int | slice) -> "tuple[str, HeaderValue] | Headers":
-        return Headers(self._pairs[index]) if isinstance(index, slice) else self._pairs[index]
+        return Headers._of(self._pairs[index]) if isinstance(index, slice) else self._pairs[index]
 
     def __len__(self) -> int:
         return len(self._pairs)
@@ -89,7 +96,10 @@ class Headers(Sequence[tuple[str, HeaderValue]]):
 
     def get(self, name: str, default: HeaderValue = None) -> HeaderValue:
         """The value of the last header of this name."""
-        return next((value for key, value in reversed(self._pairs) if key == name), default)
+        for key, value in reversed(self._pairs):
+            if key == name:
+                return value
+        return default
 
     def get_all(self, name: str) -> tuple[HeaderValue, ...]:
         """The values of all headers of this name, in order."""
@@ -124,12 +134,13 @@ class Headers(Sequence[tuple[str, HeaderValue]]):
 
     def without(self, *names: str) -> Self:
         """A copy in which none of these names occurs."""
-        return type(self)(pair for pair in self._pairs if pair[0] not in names)
+        return self._of([pair for pair in self._pairs if pair[0] not in names])
 
 
 EMPTY: Final = Headers()
 
 _PLAIN: Final = frozenset({type(None), bool, int, float, str, bytes, Decimal, datetime, UUID, Typed, Headers})
+_EXACT: Final = _PLAIN - {datetime}  # nothing about them can be wrong
 
 
 def _checked(value: Any) -> HeaderValue:

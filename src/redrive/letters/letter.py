@@ -9,7 +9,6 @@ adding it twice, after a crash or a lost reply, changes nothing (A7).
 """
 
 import re
-from base64 import b32hexencode
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import Final, NamedTuple, Self
@@ -23,7 +22,9 @@ from redrive.letters.message import Message, Origin, correlation_id_of
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 HEADLINE: Final = 300  # how much of the error text a head carries
 # Crockford's base 32 leaves out what is mistaken when read aloud, and sorts like the bytes it stands for.
-_CROCKFORD: Final = bytes.maketrans(b"0123456789ABCDEFGHIJKLMNOPQRSTUV", b"0123456789abcdefghjkmnpqrstvwxyz")
+_CROCKFORD: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+_PAIRS: Final = tuple(first + second for first in _CROCKFORD for second in _CROCKFORD)  # ten bits, two letters
+_TENS: Final = tuple(range(120, -1, -10))  # where the ten bits of each pair begin, of 130
 
 
 _NOT_STORABLE: Final = re.compile("[\x00\ud800-\udfff]")
@@ -136,8 +137,12 @@ class DeadLetter(LetterHead, frozen=True, kw_only=True):
         tags: tuple[str, ...] = (),
         correlation_id: str | None = None,
         system_state: SystemState | None = None,
+        group: str | None = None,
     ) -> Self:
-        """A new letter. `key` must be the same whenever this same death is told again."""
+        """A new letter. `key` must be the same whenever this same death is told again.
+
+        `group` is the failure's fingerprint where somebody has it already.
+        """
         return cls(
             id=letter_id(key, failure.at),
             key=key,
@@ -150,7 +155,7 @@ class DeadLetter(LetterHead, frozen=True, kw_only=True):
             error_type=storable(failure.error_type) or "unknown",
             error_text=headline(failure.text),
             kind=failure.kind,
-            group=failure.fingerprint,
+            group=group or failure.fingerprint,
             priority=priority,
             tags=tags,
             retry_count=retry_count,
@@ -184,5 +189,5 @@ def letter_id(key: str, died_at: datetime) -> str:
     """
     milliseconds = max(0, (died_at - EPOCH) // timedelta(milliseconds=1)) & (2**48 - 1)
     digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=10).digest()
-    text = b32hexencode(milliseconds.to_bytes(6) + digest)[:26]
-    return text.translate(_CROCKFORD).decode()
+    bits = (milliseconds << 80 | int.from_bytes(digest)) << 2
+    return "".join([_PAIRS[bits >> at & 1023] for at in _TENS])

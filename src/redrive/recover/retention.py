@@ -223,7 +223,9 @@ class Restored(msgspec.Struct):
     parked: int = 0  # wait for a person now
 
 
-async def restore(store: Store, path: Path, *, by: str) -> Restored:
+async def restore(
+    store: Store, path: Path, *, by: str, progress: Callable[[Restored], None] = lambda _counts: None
+) -> Restored:
     """Add the letters of a cold file to the store. At damage, those before it are there, and the error says so."""
     counts = Restored()
     letters = cold_files.read(path)
@@ -233,6 +235,7 @@ async def restore(store: Store, path: Path, *, by: str) -> Restored:
         if not batch:
             break
         await _restore_batch(store, batch, path.name, by, counts)
+        progress(counts)
     if damage is not None:
         raise FormatError(f"{damage}; the {counts.read} letters before that were restored")
     return counts

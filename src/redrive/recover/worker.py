@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from redrive.clock import Clock, pause
-from redrive.errors import RedriveError
+from redrive.errors import LetterNotFoundError, RedriveError
 from redrive.letters import DeadLetter, Hold, LetterHead
 from redrive.recover.breaker import Breakers
 from redrive.recover.health import Measure
@@ -30,6 +30,7 @@ from redrive.transports.base import Transport
 from redrive.transports.redriving import SendOptions, attempts_of, publication
 
 _NOT_SENT: Final = timedelta(minutes=1)
+_JUDGED: Final = ("resolved", "failed")  # results of an attempt that somebody has told of
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +121,9 @@ class Worker:
         going: list[DeadLetter] = []
         settlements: list[Settlement] = []
         for head in heads:
+            if letters[head.id].hold != head.hold:  # we stood still for so long that it is somebody else's
+                self.counts.stale += 1
+                continue
             outcome = self._instead_of_sending(letters[head.id], now)
             if outcome is None:
                 going.append(letters[head.id])
@@ -182,8 +186,21 @@ class Worker:
         if not holds:
             return
         kept = await self._store.extend(holds, lease=self._options.quiet_time, sent=True)
-        self.counts.sent += sum(kept)
-        self.counts.stale += len(kept) - sum(kept)
+        lost = [hold for hold, still_ours in zip(holds, kept, strict=True) if not still_ours]
+        stale = len(lost) - (await self._judged(lost) if lost else 0)
+        self.counts.sent += len(holds) - stale
+        self.counts.stale += stale
+
+    async def _judged(self, holds: Sequence[Hold]) -> int:
+        """How many of these are lost only because verdict or death came before we could say that they were sent."""
+        try:
+            letters = await self._store.load([hold.id for hold in holds])
+        except LetterNotFoundError:
+            return 0
+        return sum(
+            any(one.fence == hold.fence and one.result in _JUDGED for one in letter.attempts)
+            for hold, letter in zip(holds, letters, strict=True)
+        )
 
     async def _settle(self, settlements: Sequence[Settlement]) -> None:
         done = await self._store.settle(settlements)

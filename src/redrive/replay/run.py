@@ -185,7 +185,9 @@ class Replay:
             for letter_id in ids
             if letter_id not in taken
         ]
-        letters = await self._store.load([head.id for head in heads])
+        loaded = await self._store.load([head.id for head in heads])
+        # One whose lease ended meanwhile may be somebody else's by now; it stays without an outcome.
+        letters = [one for one, head in zip(loaded, heads, strict=True) if one.hold == head.hold]
         done = await self._done_elsewhere(letters) if self._options.skip_done else set[str]()
         outcomes += [(letter_id, SKIPPED, "its message was processed already") for letter_id in done]
         going = [letter for letter in letters if letter.id not in done]

@@ -8,6 +8,7 @@ The embedded broker is run this way: it keeps what it has confirmed however it e
 
 import ctypes
 import os
+import runpy
 import signal
 import sys
 from typing import Final
@@ -24,8 +25,6 @@ def _bind(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    from redrive.cli import main
-
     _bind(int(sys.argv[1]))
     sys.argv[1:] = sys.argv[2:]
-    main()
+    runpy.run_module("redrive", run_name="__main__", alter_sys=True)

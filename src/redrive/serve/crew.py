@@ -15,7 +15,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from redrive.app import sources_of
 from redrive.clock import Clock
 from redrive.collect import Collector, VerdictCollector
 from redrive.collect.reading import Reader
@@ -47,6 +46,7 @@ class Crew:
         transport: Transport,
         clock: Clock,
         trouble: Trouble,
+        sources: Sequence[Source] = (),
         discover: Look | None = None,
     ) -> None:
         """`discover` tells the queues of a broker of our own; without it only queues with a name are collected."""
@@ -59,7 +59,7 @@ class Crew:
         self._reader = Reader(settings.classifier(), settings.redactor(), self._strategy)
         self.awakening = Awakening(store, clock, self._wake)
         self.breakers = Breakers(clock, recovered=self.awakening.recovered)
-        self.sources = tuple(sources_of(settings, entry) for entry in settings.sources)
+        self.sources = tuple(sources)
         self.collectors = {queue: self.a_collector(queue) for queue in _queues(settings, self.sources)}
         self.verdicts = VerdictCollector(
             transport,

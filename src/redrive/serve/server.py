@@ -11,7 +11,7 @@ Who stops it, and who is told that it is ready, is its owner's business: it hand
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -31,7 +31,7 @@ from redrive.serve.lock import ServeLock
 from redrive.serve.web import Web, check_loopback, start_web
 from redrive.settings import Settings, StoreSettings
 from redrive.stores import open_store
-from redrive.transports import Transport, open_transport
+from redrive.transports import Source, Transport, open_transport
 
 _LOG: Final = logging.getLogger("redrive.serve")
 _FIRST_WAIT: Final = timedelta(milliseconds=200)
@@ -50,11 +50,15 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
 class Server:
     """Collectors, workers and everything else, on one store and one broker."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
-        """The settings are looked at here; nothing is opened before `run`."""
+    def __init__(self, settings: Settings, clock: Clock, sources: Sequence[Source] = ()) -> None:
+        """The settings are looked at here; nothing is opened before `run`. `sources` are made where they are missing.
+
+        Their dead letters are collected, beside the queues that the settings name.
+        """
         check_loopback(settings.serve.host)
         self._settings = settings
         self._clock = clock
+        self._sources = tuple(sources)
         self._data = Path(settings.serve.data)
         self._store = store_of(settings)
         self._redactor = settings.redactor()
@@ -77,7 +81,7 @@ class Server:
             discover = (
                 queues_at(management) if management is not None and self._settings.collect.discover else None
             )
-            crew = Crew(self._settings, store, transport, self._clock, self._trouble, discover)
+            crew = Crew(self._settings, store, transport, self._clock, self._trouble, self._sources, discover)
             condition = Condition(store, transport, lambda: crew.services, self._clock, broker)
             web = await start_web(
                 store,

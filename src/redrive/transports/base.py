@@ -15,8 +15,7 @@ T6   `close` gives everything unsettled back to the source.
 **Settling.** A delivery is settled once; settling it again does nothing.
 
 T7   `accept` removes the message from the source. It does not wait: a crash may undo it, giving a duplicate.
-T8   `release` makes the message come again, at once or not before `after` has passed, with a higher count; with
-     the same one if it is not to count.
+T8   `release` makes the message come again, at once or after `after`, with a higher count unless it is not to count.
 T9   A released message comes with body, headers, properties and origin as before.
 T10  `dead_letter` makes the dead letter durable first and removes the message from the source then (A6).
 T11  What could not be made durable stays unsettled, and the answer says why, for each message.
@@ -130,6 +129,11 @@ class Delivery(ABC):
     @abstractmethod
     def origin(self) -> Origin:
         """Where it came from."""
+
+    @property
+    def remembered_route(self) -> tuple[str, str] | None:
+        """Exchange and routing key that its producer used, where the message itself carries them; None for most."""
+        return None
 
     @property
     def redrive(self) -> Redrive | None:

@@ -114,7 +114,7 @@ class MemoryBroker:
     def __init__(self) -> None:
         self._queues: dict[str, _Queue] = {}
         self._refused: dict[str, str] = {}
-        self._receivers: set[MemoryReceiver] = set()
+        self._receivers: dict[MemoryReceiver, None] = {}  # in order: what repeats must wake in the same one
         self._away = False
         self._number = 0
 
@@ -196,11 +196,11 @@ class MemoryBroker:
 
     def join(self, receiver: "MemoryReceiver") -> None:
         """This receiver wants to be told of changes and of lost connections."""
-        self._receivers.add(receiver)
+        self._receivers[receiver] = None
 
     def part(self, receiver: "MemoryReceiver") -> None:
         """It no longer does."""
-        self._receivers.discard(receiver)
+        self._receivers.pop(receiver, None)
 
     def _wake(self) -> None:
         for receiver in self._receivers:

@@ -172,3 +172,21 @@ async def test_a_verdict_that_cannot_be_read_is_told_and_dropped() -> None:
     await world.collect()
     assert (world.verdicts.counts.unreadable, world.verdicts.counts.late) == (3, 1)
     assert await world.transport.depth("redrive.verdicts") == 0
+
+
+async def test_a_second_death_that_is_handed_out_again_is_told_once() -> None:
+    """A crash between telling the letter and accepting the message."""
+    world = World()
+    await world.open()
+    await put(world, Message(body=b"x", headers=X_DEATH))
+    await world.collect()
+    (held,) = await world.store.take([(await world.the_letter()).id], "worker-1")
+    marks = {"redrive-id": held.id, "redrive-fence": held.fence, "redrive-attempt": 1}
+    await put(world, Message(body=b"x", headers=X_DEATH.with_(marks)))
+    receiver = await world.transport.receiver(Source(name="orders.dlq"))
+    await world.collector.keep(await receiver.receive())
+    await receiver.close()
+    await world.collect()
+    (letter,) = await world.store.load([held.id])
+    assert (letter.state, letter.dlq_retry_count, letter.notes) == (State.PENDING, 1, ())
+    assert (world.collector.counts.returned, world.collector.counts.known) == (1, 1)

@@ -8,6 +8,7 @@ import pytest
 from redrive.letters import Headers, State
 from redrive.letters.redrive import redrive_of
 from redrive.rules import Health, StrategyOptions
+from redrive.stores.changes import Resolve, Settlement
 from redrive.testing import ManualClock
 from tests.unit.recover.cycle import World
 
@@ -224,6 +225,19 @@ async def test_a_worker_that_lost_its_lease_changes_nothing_and_that_is_counted(
     assert world.worker.counts.stale == 1
     assert await world.the_letter() == before
     assert before.dlq_retry_count == 1, "the crash counts"
+
+
+async def test_a_verdict_that_is_quicker_than_the_word_that_it_was_sent_is_no_lost_lease() -> None:
+    world, handler = World(), Flaky(NETWORK)
+    await world.open()
+    async with world.consuming(handler):
+        await world.send(b"one")
+        await world.collect()
+    world.clock.advance(MINUTE)
+    (head,) = await world.store.claim("worker-1")
+    await world.store.settle([Settlement(head.hold, Resolve())])
+    await world.worker.mark_as_sent([head.hold])
+    assert (world.worker.counts.sent, world.worker.counts.stale) == (1, 0)
 
 
 async def test_a_letter_that_cannot_be_sent_is_kept_and_not_counted() -> None:

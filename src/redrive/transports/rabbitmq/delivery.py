@@ -98,6 +98,12 @@ class RabbitDelivery(Delivery):
         return self.unsealed.route(exchange, key)
 
     @property
+    def remembered_route(self) -> tuple[str, str] | None:
+        """The route that a copy of ours carries, because it came to the queue by another one."""
+        exchange, key = self.unsealed.exchange, self.unsealed.routing_key
+        return None if exchange is None or key is None else (exchange, key)
+
+    @property
     def origin(self) -> Origin:
         """Where it came from."""
         exchange, key = self.route

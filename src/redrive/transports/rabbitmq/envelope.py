@@ -36,6 +36,9 @@ _DEATHS: Final = (
 )
 _COUNTS: Final = ("x-delivery-count", "x-acquired-count")
 _PERSISTENT: Final = 2
+# Without any of these among the octets, nothing was added that `unseal` takes out. What redrive tells of a death
+# (`redrive-reason` and so on) is no seal: a dead letter as such is not opened and packed again for nothing.
+_TRACES: Final = tuple(name.encode() for name in (DELIVERIES, NOT_BEFORE, _ORIGINAL, *_COUNTS))
 
 
 class Unsealed(NamedTuple):
@@ -127,7 +130,7 @@ def unseal(properties: bytes, source: str) -> Unsealed:
 
     What cannot be read is left as it is: it was not sealed by us, and nobody is to stumble over it.
     """
-    if b"redrive-" not in properties and not any(name.encode() in properties for name in _COUNTS):
+    if not any(trace in properties for trace in _TRACES):
         return Unsealed(properties)
     try:
         return _unseal(properties, source)

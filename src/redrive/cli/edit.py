@@ -1,0 +1,382 @@
+"""`redrive edit`: change letters before they are sent back.
+
+The original stays as it was: an edited copy is added, durable, that names it, and then the original is put away. From
+before the copy is there until it is put away the original is in our hands, so that nobody sends it meanwhile. A run
+that was cut short is run again: the same edit of the same letter is the same copy, and copies carry a tag by which a
+filter passes over what this edit has made already.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+
+from redrive.cli.changing import change_all, put_held_away
+from redrive.cli.letters import (
+    BATCH,
+    actor,
+    ask_first,
+    chosen,
+    common,
+    counted,
+    plain,
+    portions,
+    which,
+    with_store,
+)
+from redrive.cli.output import as_json
+from redrive.cli.progress import progress
+from redrive.cli.replay import as_data, check, options_of, send, summary
+from redrive.clock import SystemClock
+from redrive.errors import FormatError, LetterNotFoundError, RedriveError, SettingsError, on_one_line
+from redrive.letters import DeadLetter, LetterHead, Message, State
+from redrive.replay import edit as editing
+from redrive.replay.difference import changes, diff
+from redrive.replay.options import ReplayOptions
+from redrive.replay.plain import body_of, read_json, write_json
+from redrive.replay.plan import by_ids, plan
+from redrive.settings import Settings
+from redrive.stores.base import Store
+from redrive.stores.changes import Archive, Release, Settlement
+from redrive.stores.operations import Operation
+
+_MOST_SHOWN: Final = 20  # differences, before somebody is asked
+_ENDED: Final = (State.RESOLVED, State.ARCHIVED)
+# A replay right after an edit is one without frills; who wants more calls `redrive replay`.
+_PLAIN: Final[Mapping[str, Any]] = {
+    "redirects": (), "ramp": None, "to_exchange": False, "target": None, "batch": 100, "rate": None, "canary": 0,
+    "canary_wait": "1m", "stop_at": 50.0, "skip_done": False, "new_id": False,
+}  # fmt: skip
+
+
+@click.command("edit")
+@which
+@click.option("--patch", metavar="JSON|@FILE", help="A JSON Patch (RFC 6902) of the body.")
+@click.option("--merge", metavar="JSON|@FILE", help="A merge patch (RFC 7386) of the body.")
+@click.option(
+    "--expr",
+    metavar="EXPRESSION",
+    help="Assignments to body and headers, such as body.total = body.total / 100.",
+)
+@click.option("--set-header", "set_headers", metavar="NAME=VALUE", multiple=True, help="Set a header.")
+@click.option("--remove-header", "remove_headers", metavar="NAME", multiple=True, help="Remove a header.")
+@click.option("--body", "body_file", metavar="FILE", type=click.File("rb"), help="A new body; - reads it.")
+@click.option("--editor", is_flag=True, help="Open the body of one letter in $EDITOR.")
+@click.option("--copies", is_flag=True, help="Also letters that are resolved or archived.")
+@click.option("--dry-run", is_flag=True, help="Only show the differences.")
+@click.option("--replay", "replay_now", is_flag=True, help="Send the edited letters at once.")
+@click.option("--force", is_flag=True, help="With --replay: send even if the system is not well.")
+@click.option(
+    "--broker", metavar="URL", help="With --replay: the broker's URL, instead of the settings' own."
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@common
+@click.pass_obj
+def command(
+    path: Path | None,
+    /,
+    ids: tuple[str, ...],
+    where: str | None,
+    server: str | None,
+    for_programs: bool,  # noqa: FBT001  click passes flags by name
+    **given: Any,
+) -> None:
+    """Change letters before they are sent back. The original is kept, archived.
+
+    \b
+    Examples:
+      redrive edit 06gy385tr5 --editor --replay
+      redrive edit 06gy385tr5 --patch '[{"op": "replace", "path": "/total", "value": 5}]'
+      redrive edit --where "group:9730603f8999838d" --expr "body.total = body.total / 100" --dry-run
+      redrive edit --where source:orders --set-header x-tenant=north --yes
+
+    The difference is shown first. Several edits are made in the order of the options above, the body first. Exit codes:
+    0 done; 1 some could not be edited or sent.
+    """
+
+    async def work(store: Store, settings: Settings) -> None:
+        found = await chosen(store, ids, where)
+        the_edit = await _edit(store, found, given)
+        outcome = await _preview(store, found, the_edit, given, by_filter=bool(where))
+        if not for_programs:
+            _show(outcome, everything=given["dry_run"])
+        if given["dry_run"] or not outcome.made:
+            _tell(outcome, None, given, for_programs=for_programs)
+            return
+        options = options_of({**_PLAIN, "force": given["force"]}, settings)
+        ask_first(
+            f"edit {counted(len(outcome.made))}{' and send' if given['replay_now'] else ''}?",
+            yes=given["yes"],
+        )
+        await _carry_out(store, outcome, the_edit, quiet=for_programs)
+        operation = None
+        if given["replay_now"] and outcome.made:
+            operation = await _send(store, settings, outcome, options, given["broker"], quiet=for_programs)
+        _tell(outcome, operation, given, for_programs=for_programs)
+
+    with_store(path, server, work)
+
+
+class _Made(msgspec.Struct):
+    """One letter and its edited copy."""
+
+    id: str
+    copy: str
+    old: Message | None  # only as long as they are shown
+    new: Message | None
+    changes: list[Any]
+
+
+class _Outcome(msgspec.Struct):
+    """What an edit does, or did."""
+
+    made: list[_Made]
+    unchanged: list[str]
+    refused: list[tuple[str, str]]  # id, why
+    left_alone: list[str]
+
+
+# --- which edit ------------------------------------------------------------------------------------------
+
+
+async def _edit(store: Store, found: Sequence[LetterHead], given: Mapping[str, Any]) -> editing.Edit:
+    edits: list[editing.Edit] = []
+    if given["body_file"] is not None:
+        edits.append(editing.NewBody(given["body_file"].read()))
+    if given["editor"]:
+        if given["body_file"] is not None:
+            raise SettingsError("--editor and --body are two bodies; give one of them")
+        edits.append(await _from_editor(store, found))
+    if given["patch"] is not None:
+        edits.append(editing.JsonPatch(_text(given["patch"])))
+    if given["merge"] is not None:
+        edits.append(editing.MergePatch(_text(given["merge"])))
+    if given["expr"] is not None:
+        edits.append(editing.Expression(given["expr"]))
+    if given["set_headers"] or given["remove_headers"]:
+        edits.append(editing.header_edit(given["set_headers"], given["remove_headers"]))
+    if not edits:
+        raise SettingsError(
+            "no edit: give --patch, --merge, --expr, --set-header, --remove-header, --body or --editor"
+        )
+    return edits[0] if len(edits) == 1 else editing.Several(tuple(edits))
+
+
+def _text(given: str) -> str:
+    """The text itself, or what stands in the file behind `@`."""
+    if not given.startswith("@"):
+        return given
+    try:
+        return Path(given[1:]).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise SettingsError(f"{given[1:]} cannot be read: {why}") from None
+
+
+async def _from_editor(store: Store, found: Sequence[LetterHead]) -> editing.NewBody:
+    if len(found) != 1:
+        raise SettingsError(f"--editor takes one letter, not {len(found)}")
+    (letter,) = await store.load([found[0].id])
+    shown, is_json = _editable(letter)
+    text = await asyncio.to_thread(click.edit, shown, extension=".json" if is_json else ".txt")
+    if text is None or text == shown:
+        raise RedriveError("nothing was changed: the editor was left without saving")
+    if is_json:
+        return editing.NewBody(write_json(read_json(text, "the edited body"), "the edited body"))
+    # An editor ends the last line; a body that did not have that keeps its end.
+    if text.endswith("\n") and not shown.endswith("\n"):
+        text = text[:-1]
+    return editing.NewBody(text.encode())
+
+
+def _editable(letter: DeadLetter) -> tuple[str, bool]:
+    """The body as an editor shows it, and whether it is JSON."""
+    body = letter.message.body or b""
+    try:
+        value = write_json(body_of(letter.message), "the body")
+    except FormatError:
+        try:
+            return body.decode(), False
+        except UnicodeDecodeError:
+            raise FormatError(
+                f"the body of {letter.id} is no text; give a new one with --body FILE"
+            ) from None
+    return msgspec.json.format(value, indent=2).decode() + "\n", True
+
+
+# --- what it does ----------------------------------------------------------------------------------------
+
+
+async def _preview(
+    store: Store,
+    found: Sequence[LetterHead],
+    the_edit: editing.Edit,
+    given: Mapping[str, Any],
+    *,
+    by_filter: bool,
+) -> _Outcome:
+    change, tag = editing.prepare(the_edit), _tag(the_edit)
+    outcome = _Outcome([], [], [], [])
+    going: list[str] = []
+    for head in found:
+        editable = head.state is not State.PROCESSING and (given["copies"] or head.state not in _ENDED)
+        done_before = by_filter and tag in head.tags
+        (going if editable and not done_before else outcome.left_alone).append(head.id)
+    for part in portions(going):
+        for letter in await _loaded(store, part):
+            _try(letter, change, outcome)
+    return outcome
+
+
+def _try(letter: DeadLetter, change: editing.Change, outcome: _Outcome) -> None:
+    try:
+        new = change(letter.message)
+        if new == letter.message:
+            outcome.unchanged.append(letter.id)
+            return
+        copy = editing.edited_copy(letter, new, by=actor(), at=SystemClock().now())
+    except FormatError as error:
+        outcome.refused.append((letter.id, str(error)))
+        return
+    shown = len(outcome.made) < _MOST_SHOWN
+    outcome.made.append(
+        _Made(
+            letter.id,
+            copy.id,
+            letter.message if shown else None,
+            new if shown else None,
+            plain(changes(letter.message, new)),
+        )
+    )
+
+
+async def _loaded(store: Store, ids: Sequence[str]) -> list[DeadLetter]:
+    """Those that are still there."""
+    try:
+        return await store.load(ids)
+    except LetterNotFoundError:
+        if len(ids) == 1:
+            return []
+        half = len(ids) // 2
+        return await _loaded(store, ids[:half]) + await _loaded(store, ids[half:])
+
+
+def _tag(the_edit: editing.Edit) -> str:
+    """By which the copies of this edit are known."""
+    return f"edit:{blake2b(editing.write(the_edit).encode(), digest_size=5).hexdigest()}"
+
+
+async def _carry_out(store: Store, outcome: _Outcome, the_edit: editing.Edit, *, quiet: bool) -> None:
+    change, tag = editing.prepare(the_edit), _tag(the_edit)
+    made = {one.id: one for one in outcome.made}
+    done: list[_Made] = []
+    with progress(len(made), quiet=quiet) as show:
+        for part in portions(list(made), BATCH):
+            swapped = await _swap(store, part, change, tag)
+            done += [made[each] for each in swapped]
+            outcome.left_alone += [each for each in part if each not in swapped]
+            show(len(done), "editing", "")
+    outcome.made = done
+
+
+async def _swap(store: Store, ids: Sequence[str], change: editing.Change, tag: str) -> set[str]:
+    """Put copies in the place of these letters; which of them that was done for."""
+    letters = await _loaded(store, ids)
+    held = {head.id: head for head in await store.take([letter.id for letter in letters], actor())}
+    ours = [letter for letter in letters if letter.id in held or letter.state in {State.FAILED, *_ENDED}]
+    at = SystemClock().now()
+    copies: dict[str, DeadLetter] = {}
+    for letter in ours:
+        new = change(letter.message)
+        copy = editing.edited_copy(letter, new, by=actor(), at=at)
+        copies[letter.id] = msgspec.structs.replace(copy, tags=tuple(dict.fromkeys((*copy.tags, tag))))
+    try:
+        await store.add(list(copies.values()))
+    except RedriveError:
+        await store.settle([Settlement(head.hold, Release(detail="edit failed")) for head in held.values()])
+        raise
+    details = {old: f"edited: {copy.id} stands for it" for old, copy in copies.items()}
+    await put_held_away(store, list(held.values()), "edited", details)
+    failed = [letter.id for letter in ours if letter.state is State.FAILED and letter.id not in held]
+    await change_all(store, Archive(), failed, actor())
+    return set(copies)
+
+
+async def _send(
+    store: Store,
+    settings: Settings,
+    outcome: _Outcome,
+    options: ReplayOptions,
+    broker: str | None,
+    *,
+    quiet: bool,
+) -> Operation | None:
+    frozen = await plan(store, by_ids([one.copy for one in outcome.made]), words="edited letters")
+    if not frozen.letters:
+        return None
+    return await send(store, settings, frozen, options, broker, quiet=quiet)
+
+
+# --- what is told ----------------------------------------------------------------------------------------
+
+
+def _show(outcome: _Outcome, *, everything: bool) -> None:
+    for one in outcome.made:
+        if one.old is None or one.new is None:
+            break
+        click.echo(click.style(f"letter {one.id}", bold=True))
+        for line in diff(one.old, one.new).splitlines():
+            colour = {"+": "green", "-": "red"}.get(line[:1])
+            click.echo(click.style(line, fg=colour) if colour else line)
+    if len(outcome.made) > _MOST_SHOWN:
+        more = " (--json shows all)" if everything else ""
+        click.echo(f"… and {counted(len(outcome.made) - _MOST_SHOWN)} more{more}")
+    for letter_id, why in outcome.refused:
+        click.echo(on_one_line(f"letter {letter_id} cannot be edited: {why}"), err=True)
+
+
+def _tell(
+    outcome: _Outcome, operation: Operation | None, given: Mapping[str, Any], *, for_programs: bool
+) -> None:
+    if for_programs:
+        click.echo(
+            as_json(
+                {
+                    "dry_run": given["dry_run"],
+                    "edited": [
+                        {"id": one.id, "copy": one.copy, "changes": one.changes} for one in outcome.made
+                    ],
+                    "unchanged": outcome.unchanged,
+                    "refused": [{"id": letter_id, "why": why} for letter_id, why in outcome.refused],
+                    "left_alone": outcome.left_alone,
+                    "operation": None if operation is None else plain(as_data(operation)),
+                }
+            )
+        )
+    else:
+        _tell_people(outcome, operation, given)
+    if operation is not None:
+        check(operation)
+    if outcome.refused:
+        raise RedriveError(f"{counted(len(outcome.refused))} cannot be edited")
+
+
+def _tell_people(outcome: _Outcome, operation: Operation | None, given: Mapping[str, Any]) -> None:
+    what = "would be edited" if given["dry_run"] else "edited"
+    told = [f"{counted(len(outcome.made))} {what}"]
+    told += [f"{len(outcome.unchanged)} as they were"] if outcome.unchanged else []
+    told += [f"{len(outcome.refused)} cannot be"] if outcome.refused else []
+    told += (
+        [f"{len(outcome.left_alone)} left alone: held, over, or edited so before"]
+        if outcome.left_alone
+        else []
+    )
+    click.echo(", ".join(told))
+    if not given["dry_run"] and len(outcome.made) == 1:
+        click.echo(f"the copy is {outcome.made[0].copy}")
+    if operation is not None:
+        click.echo(summary(operation))

@@ -1,0 +1,50 @@
+"""The child of test_collector_killed: collects one dead-letter queue until somebody kills it.
+
+`python collector_child.py DATABASE BROKER_URL QUEUE BATCH`; it says `kept N` for each batch that is durable, before any
+of it is accepted.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+
+from redrive.clock import SystemClock
+from redrive.collect import Collector
+from redrive.collect.reading import Reader
+from redrive.letters import DeadLetter
+from redrive.letters.redact import Redactor
+from redrive.rules import Classifier, StrategyOptions
+from redrive.stores.sqlite import SqliteStore
+from redrive.transports import open_transport
+
+
+def heard(letters: Sequence[DeadLetter]) -> None:
+    os.write(1, f"kept {len(letters)}\n".encode())
+
+
+def trouble(what: str, error: Exception) -> None:
+    os.write(2, f"{what}: {error}\n".encode())
+
+
+async def main(path: str, url: str, queue: str, batch: str) -> None:
+    clock = SystemClock()
+    store = await SqliteStore.open(path)
+    options = StrategyOptions()
+    async with open_transport(url, clock) as transport:
+        collector = Collector(
+            transport,
+            store,
+            queue,
+            reader=Reader(Classifier(), Redactor(), options),
+            options=options,
+            clock=clock,
+            trouble=trouble,
+            batch=int(batch),
+            collected=heard,
+        )
+        await collector.run(asyncio.Event())
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:5]))

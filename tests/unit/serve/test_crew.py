@@ -1,0 +1,137 @@
+"""The services of a server hear of each other: on memory, with a clock turned by hand."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from redrive.letters import Message
+from redrive.letters.verdict import QUEUE
+from redrive.serve.condition import Condition
+from redrive.serve.crew import Crew
+from redrive.serve.figures import Figures
+from redrive.settings import Settings, read
+from redrive.stores.memory import MemoryStore
+from redrive.testing import ManualClock
+from redrive.testing.factories import a_letter
+from redrive.transports import Publication, Source, Target
+from redrive.transports.memory import MemoryTransport
+
+ORDERS = Source(name="orders")
+
+
+class Place:
+    def __init__(self, tmp_path: Path, **sections: dict[str, object]) -> None:
+        self.clock = ManualClock()
+        self.store = MemoryStore(self.clock)
+        self.transport = MemoryTransport(self.clock)
+        self.troubles: list[str] = []
+        settings: Settings = read({**sections, "serve": {"data": str(tmp_path)}})
+        self.crew = Crew(settings, self.store, self.transport, self.clock, self._trouble, [ORDERS])
+
+    def _trouble(self, what: str, error: Exception) -> None:
+        self.troubles.append(f"{what}: {error}")
+
+    async def open(self) -> None:
+        await self.transport.open()
+        await self.transport.provision([ORDERS])
+        await self.transport.ensure_queue(QUEUE)
+
+
+def test_every_queue_has_one_collector_and_every_worker_a_name_of_its_own(tmp_path: Path) -> None:
+    place = Place(tmp_path, collect={"queues": ["legacy.dead", "orders.dlq"]}, recover={"workers": 3})
+    assert list(place.crew.collectors) == ["orders.dlq", "legacy.dead"]
+    names = [service.name for service in place.crew.services]
+    assert names == [
+        "collector of orders.dlq", "collector of legacy.dead", "verdicts", "rescuer", "retention", "awakening",
+        "worker 1", "worker 2", "worker 3",
+    ]  # fmt: skip
+    assert len({worker.name for worker in place.crew.workers}) == 3
+
+
+async def test_a_source_that_works_again_gets_its_letters_at_once(tmp_path: Path) -> None:
+    # Given a source whose redrives die, and a letter that waits for it
+    place = Place(tmp_path)
+    await place.open()
+    due = place.clock.now() + timedelta(minutes=1)
+    letter = msgspec.structs.replace(a_letter(source="orders"), strategy="conditional", next_retry_at=due)
+    await place.store.add([letter])
+    for _ in range(5):
+        place.crew.breakers.died("orders")
+    assert place.crew.breakers.open_sources() == ("orders",)
+    text = (await Figures(place.store, place.crew, place.clock).text()).decode()
+    assert 'redrive_breaker_open{source="orders"} 1.0' in text
+    # When one of them was processed
+    place.crew.breakers.succeeded("orders")
+    await place.crew.awakening.turn()
+    # Then the letter is due
+    assert [head.id for head in await place.store.claim("w")] == [letter.id]
+    text = (await Figures(place.store, place.crew, place.clock).text()).decode()
+    assert 'redrive_breaker_open{source="orders"} 0.0' in text
+    assert "redrive_awakened_total 1.0" in text
+
+
+async def test_what_was_collected_and_parked_is_counted(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    await place.open()
+    messages = [Publication(Message(body=b"%d" % number), Target(name="orders.dlq")) for number in range(3)]
+    assert not any(await place.transport.publish(messages))
+    receiver = await place.transport.receiver(Source(name="orders.dlq", window=10))
+    await place.crew.collectors["orders.dlq"].keep(await receiver.receive())
+    await receiver.close()
+    await place.crew.workers[0].turn()
+    figures = Figures(place.store, place.crew, place.clock)
+    text = (await figures.text()).decode()
+    for line in (
+        'redrive_collected_total{queue_name="orders.dlq"} 3.0',
+        "redrive_parked_total 3.0",
+        'redrive_backlog{state="dlq_manual"} 3.0',
+        'redrive_backlog{state="dlq_pending"} 0.0',
+        'redrive_backlog_by_error_type{error_type="Unknown"} 3.0',
+    ):
+        assert line in text.splitlines(), text
+    assert "redrive_time_in_dlq" not in text  # nothing was resolved yet
+
+
+async def test_the_time_in_the_dead_letter_queue_is_that_of_resolved_letters(tmp_path: Path) -> None:
+    from redrive.stores.changes import Resolve, Settlement
+
+    place = Place(tmp_path)
+    await place.store.add([a_letter(f"k{number}") for number in range(20)])
+    for head in await place.store.claim("w", limit=20):
+        place.clock.advance(timedelta(seconds=1))
+        await place.store.settle([Settlement(head.hold, Resolve())])
+    text = (await Figures(place.store, place.crew, place.clock).text()).decode()
+    found = dict(line.split() for line in text.splitlines() if line.startswith("redrive_time_in_dlq"))
+    assert float(found["redrive_time_in_dlq_mean_seconds"]) == pytest.approx(10.5, abs=0.001)
+    assert float(found["redrive_time_in_dlq_p95_seconds"]) == pytest.approx(20, abs=0.001)
+
+
+# --- is it well? -------------------------------------------------------------------------------------------
+
+
+async def test_a_store_or_a_broker_that_does_not_answer_is_told(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    await place.open()
+    condition = Condition(place.store, place.transport, lambda: (), place.clock)
+    assert (await condition.report())["status"] == "ok"
+    place.transport.broker.leave()
+    report = await condition.report()
+    assert report["status"] == "failing"
+    assert report["store"] == "ok"
+    assert report["broker"].startswith("BrokerUnreachableError: ")
+    place.transport.broker.come_back()
+    assert (await condition.report())["status"] == "ok"
+    await place.store.close()
+    report = await condition.report()
+    assert (report["status"], report["broker"]) == ("failing", "ok")
+    assert report["store"].startswith("StoreClosedError: ")
+
+
+async def test_a_service_that_does_not_run_is_told(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    await place.open()
+    report = await Condition(place.store, place.transport, lambda: place.crew.services, place.clock).report()
+    assert report["status"] == "failing"
+    assert set(report["services"].values()) == {"not running"}

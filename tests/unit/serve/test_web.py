@@ -1,0 +1,212 @@
+"""What the server answers over HTTP, on a real socket."""
+
+import asyncio
+import http.client
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from redrive.errors import (
+    LetterNotFoundError,
+    QueryError,
+    ServiceError,
+    SettingsError,
+    StoreClosedError,
+    StoreError,
+)
+from redrive.serve.condition import Condition
+from redrive.serve.figures import Figures
+from redrive.serve.web import Web, check_loopback, start_web
+from redrive.settings import StoreSettings
+from redrive.stores import open_store
+from redrive.stores.memory import MemoryStore
+from redrive.stores.query import Condition as Where, Op, Query
+from redrive.stores.remote import RemoteStore
+from redrive.testing.factories import a_letter
+from tests.unit.serve.test_crew import Place
+
+
+class Served:
+    def __init__(self, place: Place, web: Web) -> None:
+        self.place = place
+        self.web = web
+
+    async def ask(
+        self, method: str, path: str, body: bytes | None = None, **headers: str
+    ) -> tuple[int, bytes]:
+        def exchange() -> tuple[int, bytes]:
+            connection = http.client.HTTPConnection("127.0.0.1", self.web.port, timeout=10)
+            try:
+                named = {name.replace("_", "-"): value for name, value in headers.items()}
+                connection.request(method, path, body, named)
+                answer = connection.getresponse()
+                return answer.status, answer.read()
+            finally:
+                connection.close()
+
+        return await asyncio.to_thread(exchange)
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    place = Place(tmp_path)
+    await place.open()
+    condition = Condition(place.store, place.transport, lambda: (), place.clock)
+    web = await start_web(
+        place.store, condition, Figures(place.store, place.crew, place.clock), "127.0.0.1", 0
+    )
+    served = Served(place, web)
+    yield served
+    await served.web.close()
+
+
+OURS = {"Content_Type": "application/msgpack"}
+
+
+async def test_health_is_200_or_503_with_the_reason(served: Served) -> None:
+    status, body = await served.ask("GET", "/health")
+    assert (status, json.loads(body)["status"]) == (200, "ok")
+    served.place.transport.broker.leave()
+    status, body = await served.ask("GET", "/health")
+    assert (status, json.loads(body)["status"]) == (503, "failing")
+    served.place.transport.broker.come_back()
+    assert (await served.ask("GET", "/health"))[0] == 200
+
+
+async def test_metrics_are_prometheus_text_and_503_without_a_store(served: Served) -> None:
+    status, body = await served.ask("GET", "/metrics")
+    assert status == 200
+    assert b"# TYPE redrive_collected_total counter" in body
+    await served.place.store.close()
+    served.place.clock.advance(served.place.crew._settings.recover.poll)  # what was known is no longer fresh
+    status, body = await served.ask("GET", "/metrics")
+    assert status == 503
+    assert body.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("name", ["evil.example", "evil.example:80", "169.254.1.1", "[2001:db8::1]", ""])
+async def test_who_calls_us_by_a_foreign_name_is_refused(served: Served, name: str) -> None:
+    status, _ = await served.ask("GET", "/health", Host=name)
+    assert status == 403
+
+
+@pytest.mark.parametrize("name", ["localhost", "localhost:99", "127.0.0.1:1", "[::1]:8642"])
+async def test_names_of_this_machine_will_do(served: Served, name: str) -> None:
+    status, _ = await served.ask("GET", "/health", Host=name)
+    assert status == 200
+
+
+async def test_questions_that_are_none_are_refused_with_the_reason(served: Served) -> None:
+    for path, body, headers, status, words in (
+        ("/store/load", b"\xc1", OURS, 400, "cannot be read"),
+        ("/store/load", msgspec.msgpack.encode({"ids": 3}), OURS, 400, "cannot be read"),
+        ("/store/load", msgspec.msgpack.encode({"ids": [3]}), OURS, 400, "an id is text"),
+        ("/store/laod", b"\x80", OURS, 400, "did you mean 'load'?"),
+        ("/store/close", b"\x80", OURS, 400, "no verb 'close'"),
+        ("/store/__init__", b"\x80", OURS, 400, "no verb"),
+        ("/store/damage", b"\x80", {}, 400, "content type"),
+        ("/store/damage", b"\x80", {"Content_Type": "text/plain"}, 400, "content type"),
+        ("/store/load", msgspec.msgpack.encode({"ids": ["x"]}), OURS, 404, "no letter has the id"),
+    ):
+        found, answer = await served.ask("POST", path, body, **headers)  # type: ignore[arg-type]
+        assert found == status, path
+        assert words in msgspec.msgpack.decode(answer)["text"]
+    assert (await served.ask("GET", "/store/damage"))[0] == 405
+    assert (await served.ask("GET", "/nothing"))[0] == 404
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "example.org", ""])
+def test_it_listens_on_loopback_only(host: str) -> None:
+    with pytest.raises(SettingsError, match=r"serve\.host = .* is not an address of this machine alone"):
+        check_loopback(host)
+    for good in ("127.0.0.1", "127.0.0.9", "::1", "localhost"):
+        check_loopback(good)
+
+
+async def test_a_port_that_is_taken_is_told(served: Served) -> None:
+    place = served.place
+    with pytest.raises(ServiceError, match=rf"cannot listen on 127\.0\.0\.1:{served.web.port}: "):
+        await start_web(
+            place.store,
+            Condition(place.store, place.transport, lambda: (), place.clock),
+            Figures(place.store, place.crew, place.clock),
+            "127.0.0.1",
+            served.web.port,
+        )
+
+
+# --- the store from another process ------------------------------------------------------------------------
+
+
+async def test_errors_come_back_as_what_they_were(served: Served) -> None:
+    store = await open_store(StoreSettings(url=served.web.url))
+    assert isinstance(store, RemoteStore)
+    with pytest.raises(LetterNotFoundError, match="no letter has the id 'x'"):
+        await store.load(["x"])
+    with pytest.raises(QueryError):
+        await store.tally("body")
+    await served.place.store.close()
+    with pytest.raises(StoreClosedError):
+        await store.count()
+    await store.close()
+
+
+async def test_what_the_server_cannot_do_is_told_and_logged(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = await RemoteStore.open(served.web.url)
+    nonsense = Query((Where("no such field", Op.IS, ("x",)),))
+    await served.place.store.add([a_letter()])
+    with pytest.raises(StoreError, match="the server failed: KeyError; its log tells more"):
+        await store.count(nonsense)
+    assert "the store failed at 'count'" in caplog.text
+    assert await store.count() == 1  # and goes on
+    await store.close()
+
+
+async def test_a_server_that_is_gone_is_told_in_one_line_and_found_when_it_is_back(served: Served) -> None:
+    store = await RemoteStore.open(served.web.url)
+    assert await store.count() == 0
+    await served.web.close()
+    with pytest.raises(
+        StoreError, match=rf"the store at {served.web.url} does not answer: .*does redrive serve"
+    ):
+        await store.count()
+    place = served.place
+    served.web = await start_web(
+        place.store,
+        Condition(place.store, place.transport, lambda: (), place.clock),
+        Figures(place.store, place.crew, place.clock),
+        "127.0.0.1",
+        served.web.port,
+    )
+    assert await store.count() == 0
+    await store.close()
+
+
+async def test_an_address_that_is_no_server_is_refused() -> None:
+    for url in (
+        "http://",
+        "http:///x",
+        "http://127.0.0.1:99999",
+        "http://127.0.0.1:1/path",
+        "http:127.0.0.1",
+    ):
+        with pytest.raises(SettingsError, match=r"is no server; write http://127\.0\.0\.1:8642"):
+            await open_store(StoreSettings(url=url))
+    with pytest.raises(StoreError, match="does not answer"):
+        await open_store(StoreSettings(url="http://127.0.0.1:1"))
+
+
+async def test_a_memory_store_is_shared_by_all_who_ask(served: Served) -> None:
+    one, two = await RemoteStore.open(served.web.url), await RemoteStore.open(served.web.url)
+    await one.add([a_letter()])
+    claims = await asyncio.gather(*(store.claim("w") for store in (one, two) * 5))
+    assert sum(map(len, claims)) == 1
+    await one.close()
+    await two.close()
+    assert isinstance(served.place.store, MemoryStore)
+    assert await served.place.store.count() == 1
