@@ -22,16 +22,20 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.amqp_load import cpu, wait_for_go
 from benchmarks.recover_fill import SOURCE
 from redrive.clock import SystemClock
 
+if TYPE_CHECKING:
+    from redrive.recover.worker import Worker
+
 PATIENCE_S = 300
 COLLECTED_AT_ONCE = 500  # what a collector does unless told otherwise
+WORKERS = 2  # what `redrive serve` has unless told otherwise
 SENT_AT_ONCE = 500
-PREFETCH = 500
+PREFETCH = WORKERS * SENT_AT_ONCE  # and the shovel's default is the same
 PLAIN_PREFETCH = 200
 DLQ = f"{SOURCE}.dlq"
 
@@ -159,7 +163,7 @@ def plain(job: Job) -> dict[str, object]:
 
 
 def redrive(job: Job) -> dict[str, object]:
-    """Our worker, claiming large batches, beside the collector of verdicts, in one process as `redrive serve` has them."""
+    """Our workers, claiming large batches, beside the collector of verdicts: one process, as `redrive serve` is."""
     from redrive.collect import VerdictCollector
     from redrive.recover.breaker import BreakerOptions, Breakers
     from redrive.recover.worker import Worker, WorkerOptions
@@ -181,32 +185,37 @@ def redrive(job: Job) -> dict[str, object]:
         store = await SqliteStore.open(job.store)
         async with open_transport(job.url, clock) as transport:
             verdicts = VerdictCollector(transport, store, clock=clock, trouble=trouble, resolved=resolved)
-            worker = Worker(
-                store,
-                transport,
-                name="bench",
-                strategy=StrategyOptions(),
-                options=WorkerOptions(batch=SENT_AT_ONCE),
-                clock=clock,
-                breakers=breakers,
-                trouble=trouble,
-            )
+            workers = [
+                Worker(
+                    store,
+                    transport,
+                    name=f"bench-{number}",
+                    strategy=StrategyOptions(),
+                    options=WorkerOptions(batch=SENT_AT_ONCE),
+                    clock=clock,
+                    breakers=breakers,
+                    trouble=trouble,
+                )
+                for number in range(WORKERS)
+            ]
             await go()
             watch = Watch()
-            listening = asyncio.create_task(verdicts.run(stop))
-            sent = 0
-            while sent < job.count and (some := await worker.turn()):
-                sent += some
-            await listening
+            await asyncio.gather(verdicts.run(stop), *map(until_nothing_is_due, workers))
             told = watch.told(
                 done=verdicts.counts.resolved,
-                sent=worker.counts.sent,
-                stale=worker.counts.stale + verdicts.counts.late,
+                sent=sum(worker.counts.sent for worker in workers),
+                stale=sum(worker.counts.stale for worker in workers) + verdicts.counts.late,
             )
         await store.close()
         return told
 
     return run(work)
+
+
+async def until_nothing_is_due(worker: "Worker") -> None:
+    """One turn after another, as `Worker.run` does while there is work."""
+    while await worker.turn():
+        pass
 
 
 def consume(job: Job) -> dict[str, object]:

@@ -170,9 +170,9 @@ def test_a_pipe_gets_no_colours_and_a_screen_does_unless_it_asked_for_none(full:
 
 
 def test_a_narrow_screen_gets_lines_that_fit(full: Shop) -> None:
-    seen, code = on_a_screen(full, "list", env={"COLUMNS": "70", "NO_COLOR": "1"})
+    seen, code = on_a_screen(full, "list", env={"COLUMNS": "80", "NO_COLOR": "1"})
     assert code == 0
-    assert max(len(line) for line in re.sub(r"\x1b\[[0-9;]*m", "", seen).splitlines()) <= 70
+    assert max(len(line) for line in re.sub(r"\x1b\[[0-9;]*m", "", seen).splitlines()) <= 80
     assert "…" in seen
 
 
@@ -417,7 +417,7 @@ def test_many_are_edited_by_one_expression_and_never_twice_by_a_filter(full: Sho
 def test_an_edit_that_was_cut_short_is_finished_by_the_same_edit(full: Shop) -> None:
     words = ("edit", "--where", "source:payments", "--expr", "body.order = body.order + 1", "--yes")
     first = full.json(*words, "--dry-run")
-    # As it stands when the process dies between the copies and the putting away: one copy is there, originals are not put away.
+    # One of them was done by hand before: its copy matches the filter as well and is not edited again.
     full.json("edit", first["edited"][0]["id"], *words[3:])
     assert {one["copy"] for one in full.json(*words)["edited"]} == {
         one["copy"] for one in first["edited"][1:]
@@ -625,7 +625,7 @@ def test_a_queue_that_is_not_there_is_told_and_nothing_is_lost(
     shop: Shop, queue: Queue, broker_url: str
 ) -> None:
     shop.add(*letters(2, source="ordres"))
-    said = shop.fails(4, "replay", "--where", "source:ordres", "--yes", "--broker", broker_url, env=LENIENT)
+    said = shop.fails(4, *sending(broker_url, "--where", "source:ordres"))
     (operation,) = shop.json("operations")
     assert operation["state"] == "stopped"
     assert operation["id"] in said
@@ -645,10 +645,6 @@ def test_a_queue_that_is_not_there_is_told_and_nothing_is_lost(
     assert len(queue.got()) == 2
 
 
-# A machine that runs tests is busy, and the check of queues is what is wanted here.
-LENIENT = {"REDRIVE_RECOVER_CPU_BELOW": "1", "REDRIVE_RECOVER_MEMORY_BELOW": "1"}
-
-
 def test_letters_that_are_over_are_sent_as_copies_if_asked(full: Shop, queue: Queue, broker_url: str) -> None:
     over = ("--where", "source:orders state:failed,resolved")
     answer = full.json(*sending(broker_url, *over))
@@ -660,7 +656,7 @@ def test_letters_that_are_over_are_sent_as_copies_if_asked(full: Shop, queue: Qu
 
 def test_an_operation_is_cancelled_once(shop: Shop, queue: Queue, broker_url: str) -> None:
     shop.add(*letters(2, source="ordres"))
-    shop.run("replay", "--where", "source:ordres", "--yes", "--broker", broker_url, env=LENIENT)
+    shop.fails(4, *sending(broker_url, "--where", "source:ordres"))
     (operation,) = shop.json("operations")
     assert shop.json("operations", operation["id"], "--cancel")["state"] == "cancelled"
     assert "is cancelled already" in shop.fails(1, "operations", operation["id"], "--cancel")

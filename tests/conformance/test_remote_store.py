@@ -1,4 +1,4 @@
-"""The store of a server, asked over a real socket: the same contract, on memory and on SQLite.
+"""The store of a server, asked over a real socket: the same contract, with SQLite behind it.
 
 One sentence is not tested here because it cannot hold over a wire: that a verb which raises has changed nothing (S31)
 when it is the connection that broke. What the suite asks of S31, refusals, holds.
@@ -11,7 +11,6 @@ from starlette.applications import Starlette
 from redrive.clock import Clock
 from redrive.serve.web import Web, listen, store_route
 from redrive.stores.base import Store
-from redrive.stores.memory import MemoryStore
 from redrive.stores.remote import RemoteStore
 from redrive.stores.sqlite import SqliteStore
 from redrive.testing.store_suite import StoreSuite
@@ -34,13 +33,6 @@ class Served(RemoteStore):
         await super().close()
         await self.web.close()
         await self.behind.close()
-
-
-class TestRemoteMemoryStore(StoreSuite):
-    durable = False
-
-    async def open_store(self, place: Path, clock: Clock) -> Served:
-        return await Served.on(MemoryStore(clock))
 
 
 class TestRemoteSqliteStore(StoreSuite):

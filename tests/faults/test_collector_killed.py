@@ -12,9 +12,10 @@ import pika
 import pytest
 
 from redrive.clock import SystemClock
+from redrive.letters import Message
 from redrive.stores.query import EVERYTHING
 from redrive.stores.sqlite import SqliteStore
-from redrive.transports import Source, open_transport
+from redrive.transports import Publication, Source, Target, open_transport
 
 pytest_plugins = ["tests.interop.brokers"]
 
@@ -24,21 +25,29 @@ COUNT, BATCH = 2000, 100
 LIVES = (1, 3, 6)
 
 
-def bury(url: str) -> None:
-    """Dead letters of the broker: sent, fetched and rejected by pika. Every second one has no id."""
+def a_message(number: int) -> Message:
+    """Every second one has no id, and of these two each cannot be told apart."""
+    return Message(body=b"%d" % (number // 4), message_id=f"m-{number}" if number % 2 else None)
+
+
+async def send(url: str, queue_type: str) -> None:
+    target = Target(name="orders")
+    async with open_transport(url, SystemClock()) as transport:
+        await transport.provision([Source(name="orders", queue_type=queue_type)])  # type: ignore[arg-type]
+        sent = [Publication(a_message(number), target) for number in range(COUNT)]
+        assert not any(await transport.publish(sent))
+
+
+def reject_all(url: str) -> None:
+    """The broker's own dead letters: pika takes everything and rejects it."""
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:
         channel = connection.channel()
-        channel.confirm_delivery()
-        for number in range(COUNT):
-            name = f"m-{number}" if number % 2 else None
-            body = b"%d" % (number - number % 4)  # so that some look alike but for their ids
-            channel.basic_publish("", "orders", body, pika.BasicProperties(message_id=name, delivery_mode=2))
-        channel.basic_qos(prefetch_count=0)
-        last = 0
-        for _ in range(COUNT):
-            method, _, _ = channel.basic_get("orders")
-            last = method.delivery_tag
-        channel.basic_nack(last, multiple=True, requeue=False)
+        for count, (method, _, _) in enumerate(channel.consume("orders", inactivity_timeout=30), start=1):
+            assert method is not None
+            if count == COUNT:
+                channel.basic_nack(method.delivery_tag, multiple=True, requeue=False)
+                break
+        channel.cancel()
 
 
 def collect(path: Path, url: str, batches: int | None) -> None:
@@ -72,11 +81,6 @@ async def left(url: str) -> int:
         return await transport.depth("orders.dlq")
 
 
-async def provision(url: str, queue_type: str) -> None:
-    async with open_transport(url, SystemClock()) as transport:
-        await transport.provision([Source(name="orders", queue_type=queue_type)])  # type: ignore[arg-type]
-
-
 async def letters(path: Path) -> Counter[tuple[bytes | None, str | None]]:
     store = await SqliteStore.open(path)
     found: Counter[tuple[bytes | None, str | None]] = Counter()
@@ -98,8 +102,8 @@ def test_a_collector_killed_while_it_drains_keeps_every_dead_letter_exactly_once
     broker_url: str, tmp_path: Path, queue_type: str
 ) -> None:
     path = tmp_path / "letters.db"
-    asyncio.run(provision(broker_url, queue_type))
-    bury(broker_url)
+    asyncio.run(send(broker_url, queue_type))
+    reject_all(broker_url)
     for batches in LIVES:
         collect(path, broker_url, batches)
         assert sum(asyncio.run(letters(path)).values()) < COUNT, "it was not killed in the middle"
@@ -107,8 +111,7 @@ def test_a_collector_killed_while_it_drains_keeps_every_dead_letter_exactly_once
         collect(path, broker_url, None)
         if sum(asyncio.run(letters(path)).values()) >= COUNT:
             break
-    wanted = Counter(
-        (b"%d" % (number - number % 4), f"m-{number}" if number % 2 else None) for number in range(COUNT)
-    )
+    sent = map(a_message, range(COUNT))
+    wanted = Counter((message.body, message.message_id) for message in sent)
     assert asyncio.run(letters(path)) == wanted
     assert asyncio.run(left(broker_url)) == 0

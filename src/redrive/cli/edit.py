@@ -36,7 +36,6 @@ from redrive.errors import FormatError, LetterNotFoundError, RedriveError, Setti
 from redrive.letters import DeadLetter, LetterHead, Message, State
 from redrive.replay import edit as editing
 from redrive.replay.difference import changes, diff
-from redrive.replay.options import ReplayOptions
 from redrive.replay.plain import body_of, read_json, write_json
 from redrive.replay.plan import by_ids, plan
 from redrive.settings import Settings
@@ -107,7 +106,6 @@ def command(
         if given["dry_run"] or not outcome.made:
             _tell(outcome, None, given, for_programs=for_programs)
             return
-        options = options_of({**_PLAIN, "force": given["force"]}, settings)
         ask_first(
             f"edit {counted(len(outcome.made))}{' and send' if given['replay_now'] else ''}?",
             yes=given["yes"],
@@ -115,7 +113,7 @@ def command(
         await _carry_out(store, outcome, the_edit, quiet=for_programs)
         operation = None
         if given["replay_now"] and outcome.made:
-            operation = await _send(store, settings, outcome, options, given["broker"], quiet=for_programs)
+            operation = await _send(store, settings, outcome, given, quiet=for_programs)
         _tell(outcome, operation, given, for_programs=for_programs)
 
     with_store(path, server, work)
@@ -307,18 +305,13 @@ async def _swap(store: Store, ids: Sequence[str], change: editing.Change, tag: s
 
 
 async def _send(
-    store: Store,
-    settings: Settings,
-    outcome: _Outcome,
-    options: ReplayOptions,
-    broker: str | None,
-    *,
-    quiet: bool,
+    store: Store, settings: Settings, outcome: _Outcome, given: Mapping[str, Any], *, quiet: bool
 ) -> Operation | None:
     frozen = await plan(store, by_ids([one.copy for one in outcome.made]), words="edited letters")
     if not frozen.letters:
         return None
-    return await send(store, settings, frozen, options, broker, quiet=quiet)
+    options = options_of({**_PLAIN, "force": given["force"]}, settings)
+    return await send(store, settings, frozen, options, given["broker"], force=given["force"], quiet=quiet)
 
 
 # --- what is told ----------------------------------------------------------------------------------------

@@ -124,7 +124,9 @@ def command(
             _tell_nothing(frozen, for_programs=for_programs)
             return
         ask_first(f"send {counted(len(frozen.letters))} back?", yes=given["yes"])
-        done = await send(store, settings, frozen, options, given["broker"], quiet=for_programs)
+        done = await send(
+            store, settings, frozen, options, given["broker"], force=given["force"], quiet=for_programs
+        )
         report(done, for_programs=for_programs)
 
     with_store(path, server, work)
@@ -189,7 +191,8 @@ def options_of(given: Mapping[str, Any], settings: Settings) -> ReplayOptions:
         ramp=ramp,
         stop_at=given["stop_at"] / 100,
         skip_done=given["skip_done"],
-        health_check=not given["force"],
+        # Queues are looked at in any case; only an exchange may lead elsewhere than to the queue of old.
+        health_check=not (given["force"] and given["to_exchange"]),
         quiet_time=settings.recover.quiet_time,
         sending=SendOptions(
             to="exchange" if given["to_exchange"] else "source",
@@ -235,11 +238,18 @@ def _tell_left_out(frozen: Plan) -> None:
 
 
 async def send(
-    store: Store, settings: Settings, frozen: Plan, options: ReplayOptions, broker: str | None, *, quiet: bool
+    store: Store,
+    settings: Settings,
+    frozen: Plan,
+    options: ReplayOptions,
+    broker: str | None,
+    *,
+    force: bool,
+    quiet: bool,
 ) -> Operation:
     """Make the plan an operation and run it. Where the broker cannot be reached, nothing has begun."""
     clock = SystemClock()
-    if options.health_check:
+    if not force:
         await _check_health(settings, clock)
     async with open_transport(_broker(settings, broker), clock) as transport:
         operation = await begin(store, frozen, options, by=actor(), clock=clock)

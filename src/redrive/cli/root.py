@@ -20,6 +20,7 @@ _COMMANDS: Final = {
     "completion": ("redrive.cli.completion", "Print what a shell needs to complete commands."),
     "config": ("redrive.cli.config", "Check and show the settings."),
     "consume": ("redrive.cli.consume", "Run the handlers of a module."),
+    "demo": ("redrive.cli.demo", "Open a small shop in which everything goes wrong."),
     "discard": ("redrive.cli.changing:discard", "Archive letters that nobody is to send back."),
     "doctor": ("redrive.cli.doctor", "Find what would lose messages."),
     "edit": ("redrive.cli.edit", "Change letters before they are sent back."),

@@ -146,7 +146,13 @@ class Collector:
         left: list[tuple[Delivery, DeadLetter]] = []
         for delivery, letter in fresh:
             other = there.get((letter.source, letter.message_id))
-            if other is not None and other.id != letter.id and other.message.body == letter.message.body:
+            redrive = redrive_of(delivery.message.headers)
+            own = None if redrive is None else redrive.hold.id  # it could not be told, and will be presumed
+            if (
+                other is not None
+                and other.id not in {letter.id, own}
+                and other.message.body == letter.message.body
+            ):
                 self.counts.known += 1
                 continue
             left.append((delivery, letter))

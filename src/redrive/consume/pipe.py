@@ -97,14 +97,16 @@ class Pipe:
         self._classifier = classifier
         self._redactor = redactor
         self._random = random or Random()  # noqa: S311  spreads waits, guards nothing
+        self._completed = self._settle(_SUCCEEDED, None, None)  # the matrix says so for any count
 
     async def attempt(self, job: Job, run: Run) -> Done | TryAgain:
         """One attempt at one delivery."""
         handler, delivery = self._handler, job.delivery
         count = job.count
-        poison = decide(_NOT_RUN, count, self._options.max_deliveries)
-        if isinstance(poison, DeadLetterIt):
-            return self._give_up(poison)
+        if count is not None and count > 1:  # the first delivery is never poison, whatever the limit
+            poison = decide(_NOT_RUN, count, self._options.max_deliveries)
+            if isinstance(poison, DeadLetterIt):
+                return self._give_up(poison)
         context = Context(delivery, self._source, job.attempt)
         try:
             value = None if handler.decode is None else handler.decode(delivery)
@@ -117,7 +119,7 @@ class Pipe:
             return self._judge(job, error, count)
         if context.asked is not None:
             return self._as_asked(context.asked, count)
-        return self._settle(_SUCCEEDED, count, None)
+        return self._completed
 
     def letter(self, job: Job, decision: DeadLetterIt, failure: Failure) -> DeadLetter:
         """The dead letter of a delivery that is given up."""

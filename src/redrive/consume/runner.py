@@ -35,6 +35,7 @@ from redrive.rules import Complete, DeadLetterIt, GiveBack
 from redrive.transports.base import Death, Delivery, Outcomes, Publication, Receiver, Release, Target
 
 Publish: TypeAlias = Callable[[Sequence[Publication]], Awaitable[Outcomes]]
+_NO_TIME: Final = timedelta(0)
 _FAIR: Final = 64  # messages a worker runs in a row before it lets the loop do something else
 
 
@@ -236,7 +237,8 @@ class Runner:
             failed = True
         else:
             failed = _is_failure(step)
-        breaker.record(failed=failed, now=self._clock.monotonic())
+        # The time matters only to a breaker that opens or is open.
+        breaker.record(failed=failed, now=self._clock.monotonic() if failed or breaker.is_open else _NO_TIME)
         if self._paused and not breaker.is_open:
             self._paused = False
             self._calm.set()

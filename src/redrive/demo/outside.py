@@ -31,7 +31,7 @@ _HOST: Final = "127.0.0.1"
 _QUOTA: Final = 2  # payments of a wholesale customer in each window
 _WINDOW: Final = timedelta(seconds=2)
 _MAIL_TAKES: Final = timedelta(milliseconds=20)
-_NEWSLETTER_TAKES: Final = timedelta(milliseconds=250)
+_NEWSLETTER_TAKES: Final = timedelta(milliseconds=200)
 _SILENCE: Final = timedelta(seconds=10)
 _TRIES: Final = 20  # to have the old port again
 

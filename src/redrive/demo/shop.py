@@ -92,9 +92,7 @@ def ask(url: str, path: str, what: object) -> None:
     connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_PATIENCE)
     try:
         body = msgspec.json.encode(what)
-        connection.request(
-            "POST", path, body, {"Content-Type": "application/json", "Connection": "close"}
-        )
+        connection.request("POST", path, body, {"Content-Type": "application/json", "Connection": "close"})
         answer = connection.getresponse()
         text = answer.read(200).decode("utf-8", "replace")
         if answer.status >= http.client.BAD_REQUEST:

@@ -25,10 +25,11 @@ from redrive.transports.base import Publication, Target, Transport
 TICK: Final = timedelta(milliseconds=500)
 ROUND: Final = timedelta(seconds=20)  # after which the mishaps begin again
 MAILBOX: Final = 8  # mails that may wait; the broker gives up the oldest of more
-_WHOLESALE_BURST: Final = 5
-_NEWSLETTERS: Final = 14
-_RESET_CODES: Final = 2
-_CODE_IS_GOOD_FOR: Final = timedelta(milliseconds=800)
+_WHOLESALE_BURST: Final = 4
+_NEWSLETTERS: Final = 12
+_NEWSLETTERS_BEFORE_CODES: Final = 4  # they fit into the mailbox, and take longer than a code is good for
+_CODES: Final = 2
+_CODE_IS_GOOD_FOR: Final = timedelta(milliseconds=300)
 _TOO_LARGE: Final = 50_000_000
 
 
@@ -40,7 +41,8 @@ class Mishap(StrEnum):
     POISON = "an order that kills its process"
     SILENCE = "a mailbox that never answers"
     BURST = "more payments than the bank allows"
-    CAMPAIGN = "newsletters that fill the queue, and codes that expire behind them"
+    LATE_CODES = "codes that expire behind newsletters"
+    CAMPAIGN = "more newsletters than the queue holds"
     OUTAGE = "the bank is down"
     RECOVERY = "the bank is back"
 
@@ -51,10 +53,11 @@ PLAN: Final[Sequence[tuple[timedelta, Mishap]]] = (
     (timedelta(seconds=0.5), Mishap.POISON),
     (timedelta(seconds=1), Mishap.SILENCE),
     (timedelta(seconds=1), Mishap.DENIED),
-    (timedelta(seconds=2), Mishap.CAMPAIGN),
-    (timedelta(seconds=2.5), Mishap.BURST),
-    (timedelta(seconds=6), Mishap.OUTAGE),
-    (timedelta(seconds=8), Mishap.RECOVERY),
+    (timedelta(seconds=2), Mishap.LATE_CODES),
+    (timedelta(seconds=3), Mishap.BURST),
+    (timedelta(seconds=5), Mishap.CAMPAIGN),
+    (timedelta(seconds=7), Mishap.OUTAGE),
+    (timedelta(seconds=9), Mishap.RECOVERY),
 )
 
 
@@ -101,12 +104,14 @@ class Traffic:
                 return [self._mail(to=SILENT)]
             case Mishap.BURST:
                 return [self._payment(customer=WHOLESALE) for _ in range(_WHOLESALE_BURST)]
-            case Mishap.CAMPAIGN:
-                news = [self._mail(subject=NEWSLETTER) for _ in range(_NEWSLETTERS)]
-                codes = [
-                    self._mail(subject="Your code", good_for=_CODE_IS_GOOD_FOR) for _ in range(_RESET_CODES)
+            case Mishap.LATE_CODES:
+                code = "Your code"
+                return [
+                    *(self._mail(subject=NEWSLETTER) for _ in range(_NEWSLETTERS_BEFORE_CODES)),
+                    *(self._mail(subject=code, good_for=_CODE_IS_GOOD_FOR) for _ in range(_CODES)),
                 ]
-                return news + codes
+            case Mishap.CAMPAIGN:
+                return [self._mail(subject=NEWSLETTER) for _ in range(_NEWSLETTERS)]
             case Mishap.OUTAGE:
                 await self._outside.bank_goes_down()
             case Mishap.RECOVERY:
@@ -126,7 +131,11 @@ class Traffic:
         return _publication("payments", f"payment-{number}", body)
 
     def _mail(
-        self, *, to: str = "somebody@example.org", subject: str = "Thank you", good_for: timedelta | None = None
+        self,
+        *,
+        to: str = "somebody@example.org",
+        subject: str = "Thank you",
+        good_for: timedelta | None = None,
     ) -> Publication:
         number = self._next("mail")
         return _publication(
@@ -138,18 +147,14 @@ class Traffic:
         return self._numbers[what]
 
     async def _send(self, publications: Sequence[Publication]) -> None:
-        for publication, error in zip(
-            publications, await self._transport.publish(publications), strict=True
-        ):
+        for publication, error in zip(publications, await self._transport.publish(publications), strict=True):
             if error is None:
                 self.sent[publication.target.name] += 1
             elif not isinstance(error, (PublishError, BrokerUnreachableError)):
                 raise error  # the broker may be away for a moment; anything else is a fault of ours
 
 
-def _publication(
-    queue: str, message_id: str, body: bytes, good_for: timedelta | None = None
-) -> Publication:
+def _publication(queue: str, message_id: str, body: bytes, good_for: timedelta | None = None) -> Publication:
     properties: dict[str, str] = {}
     if good_for is not None:
         properties["expiration"] = str(good_for // timedelta(milliseconds=1))

@@ -12,7 +12,7 @@ and it hides nothing: a `Failure` is redacted where it is made (D4).
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
@@ -20,8 +20,6 @@ from redrive.errors import SettingsError
 from redrive.formats import fields
 from redrive.letters import DeadLetter, Failure, Headers, HeaderValue, Kind, Origin, Typed
 from redrive.rules import format_duration, parse_duration
-
-_T = TypeVar("_T")
 
 PREFIX: Final = "redrive-"
 VERSION: Final = "1"
@@ -215,44 +213,17 @@ def read(headers: Headers) -> OwnDeath | None:
     """What the headers tell; never raises. None if this is no dead letter of redrive."""
     if not recognises(headers):
         return None
-    found = {name: value for name, value in headers if name in _ADDED}  # the last one of a name counts
+    found = dict(headers)  # the last one of a name counts
     unreadable: list[str] = []
-
-    def take(name: str, parse: Callable[[object], _T]) -> _T | None:
-        if (name := PREFIX + name) not in found:
-            return None
+    told: dict[str, Any] = {}
+    for name, (field, parse) in _READ.items():
+        if name not in found:
+            continue
         try:
-            return parse(_plain(found[name]))
+            told[field] = parse(_plain(found[name]))
         except ValueError:
             unreadable.append(name)
-            return None
-
-    told = OwnDeath(
-        version=take("version", fields.text),
-        reason=take("reason", fields.text),
-        text=take("description", fields.text),
-        error_type=take("error-type", fields.text),
-        kind=take("error-kind", lambda value: Kind(fields.text(value))),
-        rule=take("error-rule", fields.text),
-        retryable=take("retryable", _truth),
-        retry_after=take("retry-after", _duration),
-        failed_at=take("failed-at", fields.time),
-        first_failed_at=take("first-failed-at", fields.time),
-        retry_count=take("retry-count", fields.count),
-        delivery_count=take("delivery-count", fields.count),
-        key=take("key", fields.text),
-        correlation_id=take("correlation-id", fields.text),
-        group=take("group", fields.text),
-        transport=take("transport", fields.text),
-        source=take("source", fields.text),
-        exchange=take("exchange", fields.text),
-        routing_key=take("routing-key", fields.text),
-        partition=take("partition", fields.count),
-        offset=take("offset", fields.count),
-        consumer_group=take("consumer-group", fields.text),
-        stack=take("stack", fields.text),
-    )
-    return msgspec.structs.replace(told, unreadable=tuple(unreadable))
+    return OwnDeath(unreadable=tuple(unreadable), **told)
 
 
 def _plain(value: HeaderValue) -> object:
@@ -278,3 +249,34 @@ def _truth(value: object) -> bool:
     if isinstance(value, str) and value.lower() in _TRUTHS:
         return _TRUTHS[value.lower()]
     raise ValueError("neither true nor false")
+
+
+# Header → field of `OwnDeath`, and what its value must be.
+_READ: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
+    PREFIX + name: (field, parse)
+    for name, field, parse in (
+        ("version", "version", fields.text),
+        ("reason", "reason", fields.text),
+        ("description", "text", fields.text),
+        ("error-type", "error_type", fields.text),
+        ("error-kind", "kind", lambda value: Kind(fields.text(value))),
+        ("error-rule", "rule", fields.text),
+        ("retryable", "retryable", _truth),
+        ("retry-after", "retry_after", _duration),
+        ("failed-at", "failed_at", fields.time),
+        ("first-failed-at", "first_failed_at", fields.time),
+        ("retry-count", "retry_count", fields.count),
+        ("delivery-count", "delivery_count", fields.count),
+        ("key", "key", fields.text),
+        ("correlation-id", "correlation_id", fields.text),
+        ("group", "group", fields.text),
+        ("transport", "transport", fields.text),
+        ("source", "source", fields.text),
+        ("exchange", "exchange", fields.text),
+        ("routing-key", "routing_key", fields.text),
+        ("partition", "partition", fields.count),
+        ("offset", "offset", fields.count),
+        ("consumer-group", "consumer_group", fields.text),
+        ("stack", "stack", fields.text),
+    )
+}

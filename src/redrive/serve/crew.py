@@ -19,7 +19,7 @@ from redrive.clock import Clock
 from redrive.collect import Collector, VerdictCollector
 from redrive.collect.reading import Reader
 from redrive.letters import State
-from redrive.recover.breaker import Breakers
+from redrive.recover.breaker import BreakerOptions, Breakers
 from redrive.recover.health import HostHealth
 from redrive.recover.rescuer import Rescuer
 from redrive.recover.retention import Retention, RetentionOptions
@@ -58,7 +58,7 @@ class Crew:
         self._strategy = settings.strategy_options()
         self._reader = Reader(settings.classifier(), settings.redactor(), self._strategy)
         self.awakening = Awakening(store, clock, self._wake)
-        self.breakers = Breakers(clock, recovered=self.awakening.recovered)
+        self.breakers = Breakers(clock, _breaker(settings), recovered=self.awakening.recovered)
         self.sources = tuple(sources)
         self.collectors = {queue: self.a_collector(queue) for queue in _queues(settings, self.sources)}
         self.verdicts = VerdictCollector(
@@ -167,6 +167,12 @@ def _retention(settings: Settings) -> RetentionOptions:
         archived=retention.archived,
         every=retention.every,
     )
+
+
+def _breaker(settings: Settings) -> BreakerOptions:
+    """A breaker pauses first for as long as whoever it holds back waits for the next look."""
+    default, pause = BreakerOptions(), settings.recover.recheck
+    return BreakerOptions(pause=pause, longest=max(default.longest, pause))
 
 
 def _queues(settings: Settings, sources: Sequence[Source]) -> tuple[str, ...]:

@@ -94,6 +94,7 @@ def test_a_letter_of_redrive_tells_everything_itself() -> None:
         reason="NonRetryableError",
         error_type="TimeoutError",
         error_text="External API timeout after 5000ms",
+        group=failure.fingerprint,
         stack="the stack",
         kind=Kind.TIMEOUT,
         retryable=False,

@@ -24,26 +24,31 @@ class Moody:
         await stop.wait()
 
 
+def told(watched: Watched) -> str | None:
+    """What it says now, which may be something else a moment later."""
+    return watched.trouble
+
+
 async def test_a_service_that_fails_says_why_until_it_has_worked_for_a_while() -> None:
     clock, moody, stop = ManualClock(), Moody(), asyncio.Event()
     watched = Watched(moody, clock)
-    assert watched.trouble == "not running"
+    assert told(watched) == "not running"
     # When it fails
     with pytest.raises(SourceMissingError):
         await watched.run(stop)
-    assert watched.trouble == "SourceMissingError: there is no such queue"
+    assert told(watched) == "SourceMissingError: there is no such queue"
     # And is started again
     moody.fails = False
     running = asyncio.create_task(watched.run(stop))
     await asyncio.sleep(0)
-    assert watched.trouble == "SourceMissingError: there is no such queue"
+    assert told(watched) == "SourceMissingError: there is no such queue"
     clock.advance(timedelta(seconds=1))
     # Then it works after a while, and has not forgotten that it failed once
-    assert watched.trouble is None
+    assert told(watched) is None
     assert watched.failures == 1
     stop.set()
     await running
-    assert watched.trouble == "not running"
+    assert told(watched) == "not running"
 
 
 async def test_a_service_that_never_failed_works_at_once() -> None:
@@ -52,6 +57,6 @@ async def test_a_service_that_never_failed_works_at_once() -> None:
     watched = Watched(moody, ManualClock(), "worker 1")
     running = asyncio.create_task(watched.run(stop))
     await asyncio.sleep(0)
-    assert (watched.name, watched.trouble) == ("worker 1", None)
+    assert (watched.name, told(watched)) == ("worker 1", None)
     stop.set()
     await running

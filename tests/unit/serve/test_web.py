@@ -111,7 +111,7 @@ async def test_questions_that_are_none_are_refused_with_the_reason(served: Serve
         ("/store/damage", b"\x80", {"Content_Type": "text/plain"}, 400, "content type"),
         ("/store/load", msgspec.msgpack.encode({"ids": ["x"]}), OURS, 404, "no letter has the id"),
     ):
-        found, answer = await served.ask("POST", path, body, **headers)  # type: ignore[arg-type]
+        found, answer = await served.ask("POST", path, body, **headers)
         assert found == status, path
         assert words in msgspec.msgpack.decode(answer)["text"]
     assert (await served.ask("GET", "/store/damage"))[0] == 405

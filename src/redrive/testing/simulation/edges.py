@@ -28,6 +28,7 @@ from redrive.transports.memory import MemoryBroker, MemoryDelivery, MemoryReceiv
 
 T = TypeVar("T")
 _SAYS_NO: Final = (Kind.REFUSE, Kind.LOST_REPLY)
+_COMES_AGAIN: Final = (Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.CUT)
 # Verbs at which an error, true or not, must never lead to anything being there or being sent twice.
 _REPEATABLE: Final = frozenset(
     {"add", "load", "page", "claim", "take", "settle", "rescue", "apply", "begin", "operation", "operations",
@@ -107,13 +108,22 @@ class Edge:
         """What goes wrong at this step."""
         fault = self.faults.at_this_step(fitting)
         if fault is not None:
-            harmless = (fault in _SAYS_NO and verb in _REPEATABLE) or fault is Kind.REORDER
-            harmless = harmless or (fault is Kind.REFUSE and verb == "publish")
-            self.watch.excuses += not harmless
+            self._excuse(verb, fault)
         if self._trace is not None:
             told = f"{verb} {about}".rstrip()
             self._trace(self.life.name, told if fault is None else f"{told}  *** {fault}")
         return fault
+
+    def _excuse(self, verb: str, fault: Kind) -> None:
+        """What this fault may lead to, in a system that is right."""
+        if fault is Kind.REORDER or (fault in _SAYS_NO and verb in _REPEATABLE):
+            return
+        if fault is Kind.REFUSE and verb == "publish":
+            return  # it was not sent, and the caller knows
+        if self.life.process == "consumer" and fault in _COMES_AGAIN:
+            self.watch.setbacks += 1
+        elif fault is not Kind.CUT:  # what a collector gets again, it knows
+            self.watch.excuses += 1
 
     def killed(self) -> asyncio.CancelledError:
         """The process dies here."""

@@ -108,7 +108,7 @@ async def _until_rest(world: World) -> None:
 
 def _judge_the_calm(world: World) -> None:
     """Where nothing at all went wrong, the end is known exactly."""
-    if world.faults.applied or world.watch.excuses:
+    if world.faults.applied or world.watch.setbacks:
         return
     letters = {letter.message.body: letter for letter in world.store.letters.values()}
     for message in world.script.letters:

@@ -39,6 +39,7 @@ class Watch:
         self._now = now
         self.broken: list[str] = []
         self.excuses = 0  # faults after which something may be there, or be sent, twice
+        self.setbacks = 0  # faults after which a message may only be handled once more than it should
         self.frozen: dict[str, frozenset[str]] = {}  # operation → its list
         self.sent: set[Hold] = set()
         self.sent_again = 0  # sends of a letter whose earlier copy had not come back
@@ -178,7 +179,7 @@ class Watch:
             done = self.processed[message]
             self.rule(done > 0 or bool(kept), f"message {message} is lost")
             self.rule(len(kept) <= 1 + self.excuses, f"message {message} lies in {len(kept)} letters")
-            if not self.excuses:
+            if not self.excuses and not self.setbacks:
                 self.rule(done <= 1, f"message {message} was processed {done} times, and nothing went wrong")
                 self.rule(
                     len(letters[message]) <= 1 and done + len(kept) == 1,
@@ -203,7 +204,7 @@ class Watch:
             elif attempt.result == "failed" and not attempt.detail.startswith("sent back"):
                 self.rule(hold in self.sent, f"{name} has a failed attempt that was never sent")
             elif attempt.result == "presumed":
-                self.rule(self.excuses > 0, f"{name} is presumed to be resolved, and nothing went wrong")
+                self.rule(self.excuses + self.setbacks > 0, f"{name} is presumed to be resolved, and nothing went wrong")
         earlier = redrive_of(letter.message.headers)
         redrives = letter.dlq_retry_count + (0 if earlier is None else earlier.attempt)
         if letter.state is State.FAILED:

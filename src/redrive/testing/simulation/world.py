@@ -57,11 +57,11 @@ CONSUMING: Final = ConsumeOptions(
     flood=None,
 )
 CALLS: Final = CONSUMING.attempts * CONSUMING.max_deliveries  # of a handler that fails, until it is a dead letter
-WORKING: Final = WorkerOptions(batch=3, poll=MINUTE, lease=2 * MINUTE, quiet_time=10 * MINUTE)
+WORKING: Final = WorkerOptions(batch=3, poll=2 * MINUTE, lease=2 * MINUTE, quiet_time=10 * MINUTE)
 _READER: Final = Reader(Classifier(), Redactor(), STRATEGY)
 _NEEDS_A_PERSON: Final = Query((Condition("state", Op.IS, (str(State.MANUAL),)),))
 _MOST_RUNS: Final = 5  # of one replay, before the operator gives it up
-_A_WHILE: Final = timedelta(minutes=3)
+_A_WHILE: Final = timedelta(minutes=4)
 
 
 class Fate(StrEnum):
@@ -253,7 +253,7 @@ class World:
         fate = self._fates[name]
         if fate is Fate.DEADLY and self._left[name] > 0:
             self._left[name] -= 1
-            self.watch.excuses += 1
+            self.watch.setbacks += 1
             self.told(life.name, f"handler of {name} kills its process")
             life.die()
             raise asyncio.CancelledError
@@ -298,7 +298,7 @@ class World:
                 batch=3,
                 resolved=lambda verdict: breakers.succeeded(verdict.source),
             ),
-            Rescuer(store, life.clock, every=MINUTE, retry_in=MINUTE, max_redrives=LIMIT),
+            Rescuer(store, life.clock, every=2 * MINUTE, retry_in=MINUTE, max_redrives=LIMIT),
             self._a_worker(life, store, transport, breakers),
         ]
         await Services(services, life.clock, trouble).run()

@@ -26,6 +26,21 @@ _REDRIVE_ID = ID.encode()
 _HEADER_SIZE = 12  # octets of a content header in front of the properties
 
 
+class Header:
+    """A content header, looked at once. Messages of one producer often share theirs, octet for octet."""
+
+    __slots__ = ("content_type", "raw", "unsealed")
+
+    def __init__(self, raw: bytes, source: str) -> None:
+        self.raw = raw
+        # Its properties without what was added on the way, and what that was.
+        self.unsealed: Unsealed = unseal(raw[_HEADER_SIZE:], source)
+        try:
+            self.content_type = cast("str | None", read_field(raw[_HEADER_SIZE:], "content_type"))
+        except FrameSyntaxError:
+            self.content_type = None
+
+
 class RabbitDelivery(Delivery):
     """One message handed to us by a queue."""
 
@@ -63,7 +78,7 @@ class RabbitDelivery(Delivery):
         """Its raw properties without what was added on the way, and what that was."""
         found = self._unsealed
         if found is None:
-            found = self._unsealed = unseal(self._header[_HEADER_SIZE:], self.subscription.source.name)
+            found = self._unsealed = self.subscription.header(self._header).unsealed
         return found
 
     @property
@@ -81,10 +96,7 @@ class RabbitDelivery(Delivery):
     @property
     def content_type(self) -> str | None:
         """What its producer says the body is."""
-        try:
-            return cast("str | None", read_field(self._header[_HEADER_SIZE:], "content_type"))
-        except FrameSyntaxError:
-            return None
+        return self.subscription.header(self._header).content_type
 
     @property
     def redrive(self) -> Redrive | None:

@@ -28,7 +28,9 @@ _MODE: Final = _ORIGINAL + "delivery-mode"
 _ORDER: Final = _ORIGINAL + "order"
 # The broker sends a copy to every key that stands here, so they must not stand there a second time.
 _CARBON_COPIES: Final = {"CC": _ORIGINAL + "cc", "BCC": _ORIGINAL + "bcc"}
-_COPY_MARKS: Final = tuple(bytes([len(name)]) + name.encode() for name in _CARBON_COPIES)  # as the wire has them
+_COPY_MARKS: Final = tuple(
+    bytes([len(name)]) + name.encode() for name in _CARBON_COPIES
+)  # as the wire has them
 # A broker replaces or merges what it finds under these names when a message dies, and waiting is a death (AMQP.md 14).
 _DEATHS: Final = (
     "x-death",

@@ -22,7 +22,7 @@ from redrive.errors import SourceMissingError, TransportError
 from redrive.transports.base import Source
 from redrive.transports.rabbitmq.acks import Ledger
 from redrive.transports.rabbitmq.channel import Channel
-from redrive.transports.rabbitmq.delivery import RabbitDelivery
+from redrive.transports.rabbitmq.delivery import Header, RabbitDelivery
 from redrive.transports.rabbitmq.envelope import DELIVERIES
 from redrive.transports.rabbitmq.link import Link
 
@@ -45,6 +45,7 @@ class Subscription:
         self.ended: asyncio.Future[TransportError] = asyncio.get_running_loop().create_future()
         self._channel = channel
         self._take = take
+        self._last: Header | None = None
         self._ledger = Ledger(channel.number)
         self._loop = asyncio.get_running_loop()
         self._is_flushing = False
@@ -88,6 +89,13 @@ class Subscription:
         tag: int = _TAG.unpack_from(method, at)[0]
         self._ledger.delivered = tag
         self._take(RabbitDelivery(self, tag, method, header, body), method[at + 8] != 0 or _MARK in header)
+
+    def header(self, raw: bytes) -> Header:
+        """What there is to know of a content header; the last one is kept, since the next is often the same."""
+        last = self._last
+        if last is None or (raw is not last.raw and raw != last.raw):
+            last = self._last = Header(raw, self.source.name)
+        return last
 
     def accept(self, tags: list[int]) -> None:
         """These are done; the broker is told at the end of this turn."""

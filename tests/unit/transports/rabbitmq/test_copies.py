@@ -15,7 +15,7 @@ from redrive.letters.letter import EPOCH
 from redrive.testing.factories import a_failure
 from redrive.transports.base import Source
 from redrive.transports.rabbitmq.copies import copy_of, dead_letter_of, milliseconds, step_for
-from redrive.transports.rabbitmq.delivery import RabbitDelivery
+from redrive.transports.rabbitmq.delivery import Header, RabbitDelivery
 from redrive.transports.rabbitmq.envelope import unseal
 from redrive.transports.rabbitmq.names import STEPS
 
@@ -25,7 +25,12 @@ NOON = datetime(2026, 2, 11, 12, 0, tzinfo=UTC)
 def a_delivery(properties: BasicProperties | None = None, body: bytes = b"x") -> RabbitDelivery:
     """A delivery of the queue `orders`, published to the exchange `shop` with the key `new`."""
     raw = encode_properties(properties or BasicProperties())
-    subscription = SimpleNamespace(source=Source(name="orders"), place="amqp://here", alive=True)
+    subscription = SimpleNamespace(
+        source=Source(name="orders"),
+        place="amqp://here",
+        alive=True,
+        header=lambda raw: Header(raw, "orders"),
+    )
     method = deliver_payload(b"c", 1, False, b"\x04shop\x03new")
     return RabbitDelivery(cast("Any", subscription), 1, method, content_header(raw, len(body)), body)
 
