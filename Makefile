@@ -7,7 +7,7 @@ NAME   ?=
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format bench clean
+.PHONY: help setup run demo test check format bench clean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ setup: $(READY)  ## make .venv with everything a contributor needs
 
 run: $(READY)    ## run the server with a broker of its own, data in redrive-data (ARGS='--port 0')
 	$(BIN)/redrive serve --data redrive-data $(ARGS)
+
+demo: $(READY)   ## a shop in which everything goes wrong, for a minute (ARGS='--data shop')
+	$(BIN)/redrive demo --seconds 60 $(ARGS)
 
 test: $(READY)   ## run all tests (ARGS='-k name' to choose)
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)

@@ -528,7 +528,7 @@ class Queue:
 
     def got(self) -> list[tuple[dict[str, Any], bytes]]:
         """Everything in it, taken out."""
-        found = []
+        found: list[tuple[dict[str, Any], bytes]] = []
         while True:
             method, properties, body = self.channel.basic_get(self.name, auto_ack=True)
             if method is None:
@@ -672,6 +672,17 @@ def test_an_edited_letter_is_sent_at_once_if_asked(shop: Shop, queue: Queue, bro
     assert [body for _, body in got] == [b'{"order":5}'] * 3
     assert {headers["redrive-id"] for headers, _ in got} == {one["copy"] for one in answer["edited"]}
     assert shop.states() == {"processing": 3, "archived": 3}
+
+
+def test_an_edit_stands_when_its_letters_cannot_be_sent(shop: Shop) -> None:
+    shop.add(*letters(2))
+    words = ("edit", "--where", "source:orders", "--merge", '{"order": 5}', "--replay", "--force", "--yes")
+    done = shop.run(*words, "--broker", "amqp://127.0.0.1:1", "--json")
+    assert done.returncode == 4
+    assert "cannot be reached" in done.stderr
+    answer = json.loads(done.stdout)
+    assert (len(answer["edited"]), answer["operation"]) == (2, None)
+    assert shop.states() == {"pending": 2, "archived": 2}
 
 
 def test_a_screen_gets_a_bar_and_its_cursor_back(shop: Shop, queue: Queue, broker_url: str) -> None:

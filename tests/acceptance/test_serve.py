@@ -278,6 +278,53 @@ async def test_the_embedded_broker_is_started_again_when_it_dies(tmp_path: Path)
         assert any("the embedded broker has died" in line for line in server.errors)
 
 
+def test_a_broker_that_hangs_is_told_and_so_is_that_it_goes_on(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        broker = server.broker_pid()
+        os.kill(broker, signal.SIGSTOP)
+        until(lambda: server.health()[0] == 503, "the server says that it is not well")
+        assert server.health()[1]["broker"] == "no answer within 2 s"
+        assert server.health()[1]["store"] == "ok"
+        os.kill(broker, signal.SIGCONT)
+        until(lambda: server.health()[0] == 200, "the server is well again")
+        assert server.broker_pid() == broker
+
+
+def test_a_store_that_cannot_be_read_is_told_and_so_is_that_it_can_again(tmp_path: Path) -> None:
+    with serving(tmp_path, "--workers", "0") as server:
+        file = tmp_path / "data" / "redrive.db"
+        whole = file.read_bytes()
+        file.write_bytes(b"\xff" * len(whole))  # a disk that gives nonsense
+        until(lambda: server.health()[0] == 503, "the server says that it is not well")
+        assert "Store" in server.health()[1]["store"]
+        assert server.health()[1]["broker"] == "ok"
+        with file.open("r+b") as same:
+            same.write(whole)
+        until(lambda: server.health()[0] == 200, "the server is well again")
+
+
+def test_a_second_signal_ends_at_once_and_takes_the_broker_with_it(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        # Given a server that waits for its broker to end
+        broker = server.broker_pid()
+        os.kill(broker, signal.SIGSTOP)
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: _is_refused(server.http), "it has begun to stop")
+        # When it is asked once more
+        assert server.end(signal.SIGTERM) == 130
+        until(lambda: not is_there(broker), "the broker is gone with it")
+
+
+def _is_refused(url: str) -> bool:
+    try:
+        urllib.request.urlopen(f"{url}/health", timeout=10).close()
+    except urllib.error.HTTPError as error:
+        error.close()
+    except OSError:
+        return True
+    return False
+
+
 async def test_a_rabbitmq_that_goes_away_is_waited_for(tmp_path: Path, own_rabbitmq: RabbitMQServer) -> None:
     with serving(tmp_path, "--broker", own_rabbitmq.amqp_url) as server:
         own_rabbitmq.stop()

@@ -675,3 +675,18 @@ async def test_what_nobody_understands_is_kept_as_it_is_and_tagged(broker_url: s
         assert await way.worker.turn() == 2
         assert {head.state for head in await way.heads()} == {State.MANUAL}
         assert way.troubles == []
+
+
+async def test_messages_that_cannot_be_told_apart_are_as_many_letters(
+    broker_url: str, tmp_path: Path
+) -> None:
+    async with open_way_back(broker_url, tmp_path) as way:
+        same = (b"tick", pika.BasicProperties(headers={"x-tenant": "north"}))
+        other = (b"tock", pika.BasicProperties())
+        for count in (5, 2):
+            way.outside.publish("orders.dlq", *[same] * count, *[other] * count)
+            await way.until_letters(2 * (count if count == 5 else 7))
+        await way.drained("orders.dlq")
+        bodies = [(await way.whole(head.id)).message.body for head in await way.heads()]
+        assert (bodies.count(b"tick"), bodies.count(b"tock")) == (7, 7)
+        assert way.collector.counts.collected == 14

@@ -1,4 +1,4 @@
-"""The child of test_collector_killed: collects one dead-letter queue until somebody kills it.
+"""The child of test_collector_killed: collects one dead-letter queue until somebody kills it, or stops it by SIGTERM.
 
 `python collector_child.py DATABASE BROKER_URL QUEUE BATCH`; it says `kept N` for each batch that is durable, before any
 of it is accepted.
@@ -6,6 +6,7 @@ of it is accepted.
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -28,7 +29,8 @@ def trouble(what: str, error: Exception) -> None:
 
 
 async def main(path: str, url: str, queue: str, batch: str) -> None:
-    clock = SystemClock()
+    clock, stop = SystemClock(), asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     store = await SqliteStore.open(path)
     options = StrategyOptions()
     async with open_transport(url, clock) as transport:
@@ -43,7 +45,8 @@ async def main(path: str, url: str, queue: str, batch: str) -> None:
             batch=int(batch),
             collected=heard,
         )
-        await collector.run(asyncio.Event())
+        await collector.run(stop)
+    await store.close()
 
 
 if __name__ == "__main__":

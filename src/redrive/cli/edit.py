@@ -105,16 +105,23 @@ def command(
             _show(outcome, everything=given["dry_run"])
         if given["dry_run"] or not outcome.made:
             _tell(outcome, None, given, for_programs=for_programs)
+            _check(outcome, None)
             return
         ask_first(
             f"edit {counted(len(outcome.made))}{' and send' if given['replay_now'] else ''}?",
             yes=given["yes"],
         )
         await _carry_out(store, outcome, the_edit, quiet=for_programs)
-        operation = None
+        operation, problem = None, None
         if given["replay_now"] and outcome.made:
-            operation = await _send(store, settings, outcome, given, quiet=for_programs)
+            try:
+                operation = await _send(store, settings, outcome, given, quiet=for_programs)
+            except RedriveError as error:
+                problem = error  # the edits stand, and are told all the same
         _tell(outcome, operation, given, for_programs=for_programs)
+        if problem is not None:
+            raise problem
+        _check(outcome, operation)
 
     with_store(path, server, work)
 
@@ -352,6 +359,10 @@ def _tell(
         )
     else:
         _tell_people(outcome, operation, given)
+
+
+def _check(outcome: _Outcome, operation: Operation | None) -> None:
+    """A `RedriveError` if something did not go."""
     if operation is not None:
         check(operation)
     if outcome.refused:

@@ -35,7 +35,7 @@ from redrive.recover.health import HostHealth
 from redrive.replay.options import FAILED, KIND, ReplayOptions
 from redrive.replay.plan import Plan, begin, by_ids, plan
 from redrive.replay.run import Progress, Replay
-from redrive.rules import parse_duration, unmet_conditions
+from redrive.rules import in_words, parse_duration, unmet_conditions
 from redrive.settings import Settings
 from redrive.stores.base import Store
 from redrive.stores.operations import LARGEST_LIST, Item, Operation, OperationState
@@ -265,9 +265,8 @@ async def _check_health(settings: Settings, clock: Clock) -> None:
     measure = HostHealth(clock)
     await clock.sleep(_MEASURED)
     if unmet := unmet_conditions(measure(), settings.strategy_options()):
-        words = ", ".join(check.value.replace("_", " ") for check in unmet)
         raise RedriveError(
-            f"the system is not well, so nothing was sent: {words} does not hold; --force sends"
+            f"the system is not well, so nothing was sent: {in_words(unmet)}; --force sends all the same"
         )
 
 

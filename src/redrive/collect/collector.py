@@ -8,6 +8,7 @@ The rules: durable first, then accepted; one message, one letter; two messages t
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final
@@ -19,7 +20,8 @@ from redrive.collect.drain import Drain, Trouble
 from redrive.collect.reading import Reader
 from redrive.errors import LetterNotFoundError
 from redrive.formats import told as formats
-from redrive.letters import DeadLetter, Failure, Message, State, letter_id
+from redrive.letters import DeadLetter, Failure, LetterHead, Message, State, letter_id
+from redrive.letters.letter import EPOCH
 from redrive.letters.redrive import Redrive, redrive_of
 from redrive.rules import Exhausted, StrategyOptions, choose
 from redrive.stores.base import Store
@@ -30,6 +32,8 @@ from redrive.transports.redriving import attempts_of
 
 ACTOR: Final = "collector"
 _OPEN: Final = (State.PENDING, State.PROCESSING, State.MANUAL)
+_OF_TIME: Final = 9  # letters of an id that tell nothing but its time
+_AT_ONCE: Final = 500  # messages asked for in one question
 
 
 class Counts(msgspec.Struct):
@@ -71,6 +75,7 @@ class Collector:
         self._collected = collected
         self.name = f"collector of {queue}"
         self.counts = Counts()
+        self._in_doubt: set[str] = set()  # letters of an add whose answer we have not heard
 
     async def run(self, stop: asyncio.Event) -> None:
         """Collect until `stop` is set."""
@@ -104,22 +109,26 @@ class Collector:
     async def _add(self, fresh: Sequence[tuple[Delivery, DeadLetter]]) -> None:
         fresh = await self._without_those_that_died_twice(fresh)
         added: list[DeadLetter] = []
-        number = 1
+        doubted = frozenset(self._in_doubt)
+        alike: Counter[str] = Counter()  # id: how many letters of this batch have asked for it
         while fresh:
-            letters = [letter for _, letter in fresh]
-            taken: set[str] = set()
-            for place, letter in enumerate(letters):  # two that look alike in one batch are two
-                while letter.id in taken:
-                    letters[place] = _another(letter, number := number + 1)
-                taken.add(letters[place].id)
+            letters: list[DeadLetter] = []
+            for _, letter in fresh:  # two that look alike are two
+                alike[letter.id] += 1
+                letters.append(_another(letter, alike[letter.id]))
+            self._in_doubt.update(letter.id for letter in letters)  # until we hear that they are there
             answers = await self._store.add(letters)
             added += [letter for letter, new in zip(letters, answers, strict=True) if new]
-            known = [pair for pair, new in zip(fresh, answers, strict=True) if not new]
-            # The queue has never handed it out before, so it cannot be one that we have kept: it only looks like it.
-            fresh = [(delivery, letter) for delivery, letter in known if delivery.delivery_count == 1]
-            self.counts.known += len(known) - len(fresh)
-            number += 1
-            fresh = [(delivery, _another(letter, number)) for delivery, letter in fresh]
+            # The queue has never handed it out before, and no answer to an add of it was lost, so it cannot be one
+            # that we have kept: it only looks like it.
+            others = [
+                pair
+                for pair, letter, new in zip(fresh, letters, answers, strict=True)
+                if not new and pair[0].delivery_count == 1 and letter.id not in doubted
+            ]
+            self.counts.known += len(fresh) - sum(answers) - len(others)
+            fresh = others
+        self._in_doubt.clear()
         self.counts.collected += len(added)
         if added:
             self._collected(added)
@@ -128,16 +137,8 @@ class Collector:
         self, fresh: Sequence[tuple[Delivery, DeadLetter]]
     ) -> Sequence[tuple[Delivery, DeadLetter]]:
         """A consumer that crashed between dead letter and acknowledgement made a second one: the same message (A7)."""
-        named = {letter.message_id for _, letter in fresh if letter.message_id}
-        if not named:
-            return fresh
-        query = Query(
-            (
-                Condition("message", Op.IS, tuple(sorted(named))),
-                Condition("state", Op.IS, tuple(map(str, _OPEN))),
-            )
-        )
-        heads = (await self._store.page(query, limit=1000)).heads
+        named = sorted({letter.message_id for _, letter in fresh if letter.message_id})
+        heads = [head for head in await self._with_these_messages(named) if head.state in _OPEN]
         if not heads:
             return fresh
         there = {
@@ -157,6 +158,22 @@ class Collector:
                 continue
             left.append((delivery, letter))
         return left
+
+    async def _with_these_messages(self, named: Sequence[str]) -> list[LetterHead]:
+        """The letters of these messages, open or not.
+
+        Asked for the state as well, a store may walk through all open letters instead, a million or more.
+        """
+        heads: list[LetterHead] = []
+        for start in range(0, len(named), _AT_ONCE):
+            query = Query((Condition("message", Op.IS, tuple(named[start : start + _AT_ONCE])),))
+            cursor: str | None = None
+            while True:
+                page = await self._store.page(query, limit=_AT_ONCE, cursor=cursor)
+                heads += page.heads
+                if (cursor := page.cursor) is None:
+                    break
+        return heads
 
     # --- those that came back ----------------------------------------------------------------------------------
 
@@ -201,6 +218,11 @@ class Collector:
 
 
 def _another(letter: DeadLetter, number: int) -> DeadLetter:
-    """The letter of a message that cannot be told from another one."""
-    key = f"{letter.key.rpartition('#')[0] or letter.key}#{number}"
-    return msgspec.structs.replace(letter, key=key, id=letter_id(key, letter.failure.at))
+    """The letter of a message that cannot be told from others: the one with this number."""
+    if number == 1:
+        return letter
+    key = f"{letter.key}#{number}"
+    # Its time is that of the first one's id, which is the same whenever it is read; the failure's may be our own.
+    return msgspec.structs.replace(
+        letter, key=key, id=letter.id[:_OF_TIME] + letter_id(key, EPOCH)[_OF_TIME:]
+    )

@@ -68,7 +68,7 @@ class Headers(Sequence[tuple[str, HeaderValue]]):
     def _of(cls, pairs: Iterable[tuple[str, HeaderValue]]) -> Self:
         """Headers of pairs that were in headers before: they need no second look."""
         made = cls.__new__(cls)
-        made._pairs = tuple(pairs)
+        made._pairs = tuple(pairs)  # noqa: SLF001  it is one of ours
         return made
 
     @overload

@@ -23,7 +23,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 HEADLINE: Final = 300  # how much of the error text a head carries
 # Crockford's base 32 leaves out what is mistaken when read aloud, and sorts like the bytes it stands for.
 _CROCKFORD: Final = "0123456789abcdefghjkmnpqrstvwxyz"
-_PAIRS: Final = tuple(first + second for first in _CROCKFORD for second in _CROCKFORD)  # ten bits, two letters
+_PAIRS: Final = tuple(a + b for a in _CROCKFORD for b in _CROCKFORD)  # ten bits, two letters
 _TENS: Final = tuple(range(120, -1, -10))  # where the ten bits of each pair begin, of 130
 
 

@@ -23,7 +23,16 @@ from redrive.errors import LetterNotFoundError, RedriveError
 from redrive.letters import DeadLetter, Hold, LetterHead
 from redrive.recover.breaker import Breakers
 from redrive.recover.health import Measure
-from redrive.rules import Check, Exhausted, Health, Strategy, StrategyOptions, choose, unmet_conditions
+from redrive.rules import (
+    Check,
+    Exhausted,
+    Health,
+    Strategy,
+    StrategyOptions,
+    choose,
+    in_words,
+    unmet_conditions,
+)
 from redrive.stores.base import LEASE, Store
 from redrive.stores.changes import Exhaust, Outcome, Park, Release, Settlement
 from redrive.transports.base import Transport
@@ -148,11 +157,11 @@ class Worker:
             unmet = unmet_conditions(self._health(letter.source), self._strategy)
             if unmet:
                 self.counts.waiting += 1
-                words = ", ".join(check.value.replace("_", " ") for check in unmet)
-                return Release(at=now + self._strategy.recheck, strategy=name, detail=f"waits until: {words}")
+                detail = f"waits: {in_words(unmet)}"
+                return Release(at=now + self._strategy.recheck, strategy=name, detail=detail)
         elif not self._breakers.admits(letter.source):
             self.counts.waiting += 1
-            detail = f"waits until: {Check.BREAKER_CLOSED.value.replace('_', ' ')}"
+            detail = f"waits: {in_words([Check.BREAKER_CLOSED])}"
             return Release(at=now + self._strategy.recheck, strategy=name, detail=detail)
         return None
 

@@ -20,7 +20,7 @@ from redrive.clock import Clock, pause
 from redrive.errors import RedriveError, SettingsError, TransportError
 from redrive.letters import DeadLetter, LetterHead, State
 from redrive.replay.options import FAILED, SENT, SKIPPED, ReplayOptions, unpack
-from redrive.rules import Health, StrategyOptions, unmet_conditions
+from redrive.rules import Health, StrategyOptions, in_words, unmet_conditions
 from redrive.stores.base import Store
 from redrive.stores.changes import Release, Settlement
 from redrive.stores.operations import Operation, OperationState
@@ -128,9 +128,8 @@ class Replay:
         """Nothing is sent into a system that is not well (seed 004)."""
         unmet = unmet_conditions(self._measure(), self._strategy)
         if unmet:
-            words = ", ".join(check.value.replace("_", " ") for check in unmet)
             raise SettingsError(
-                f"the system is not well, so nothing was sent: {words} does not hold; --force sends"
+                f"the system is not well, so nothing was sent: {in_words(unmet)}; --force sends all the same"
             )
         first = await self._store.remaining(self._id, limit=100)
         heads = await self._heads(first)

@@ -49,6 +49,7 @@ from redrive.rules.strategy import (
     StrategyRule,
     after_attempt,
     choose,
+    in_words,
     unmet_conditions,
 )
 
@@ -90,6 +91,7 @@ __all__ = [
     "decide",
     "failure_of",
     "format_duration",
+    "in_words",
     "judged",
     "parse_backoff",
     "parse_duration",

@@ -6,7 +6,7 @@ time and the options; the worker carries the plan out. It does not know queues, 
 measures them and asks `unmet_conditions`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from difflib import get_close_matches
 from enum import StrEnum
@@ -175,6 +175,21 @@ def unmet_conditions(state: Health, options: StrategyOptions | None = None) -> t
         Check.DATABASE_REACHABLE: state.database_reachable,
     }
     return tuple(check for check, held in holds.items() if not held)
+
+
+_WORDS: Final[Mapping[Check, str]] = MappingProxyType(
+    {
+        Check.BREAKER_CLOSED: "what is sent there dies again",
+        Check.CPU_LOW: "the CPU is too busy",
+        Check.MEMORY_LOW: "the memory is too full",
+        Check.DATABASE_REACHABLE: "the store cannot be reached",
+    }
+)
+
+
+def in_words(checks: Iterable[Check]) -> str:
+    """Why checks that fail say no, for people."""
+    return ", ".join(_WORDS[check] for check in checks)
 
 
 def zone_named(name: str) -> tzinfo:

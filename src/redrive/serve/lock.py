@@ -22,7 +22,8 @@ class ServeLock:
     @classmethod
     def take(cls, store: Path) -> Self:
         """The lock of the store in this file; a `StoreBusyError` names the process that has it."""
-        path = store.with_name(f"{store.name}.serve")
+        real = store.resolve()  # the same file by another name is the same store
+        path = real.with_name(f"{real.name}.serve")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

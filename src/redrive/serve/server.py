@@ -107,6 +107,7 @@ class Server:
 
     async def _stop_with(self, services: Services) -> None:
         await self._stop.wait()
+        _LOG.info("stopping in order")
         services.stop()
 
     # --- the broker --------------------------------------------------------------------------------------------

@@ -36,5 +36,5 @@ async def open_store(settings: StoreSettings, clock: Clock | None = None, *, cre
         return await RemoteStore.open(settings.url)
     hint = did_you_mean(scheme, _SCHEMES) if scheme not in _SCHEMES else ""
     raise SettingsError(
-        f"store.url = '{settings.url:.60}' is not a store; write sqlite:FILE, http://HOST:PORT or memory:{hint}"
+        f"store.url = '{settings.url:.60}' is not a store; write sqlite:FILE or memory:{hint}"
     )

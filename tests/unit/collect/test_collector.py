@@ -190,3 +190,20 @@ async def test_a_second_death_that_is_handed_out_again_is_told_once() -> None:
     (letter,) = await world.store.load([held.id])
     assert (letter.state, letter.dlq_retry_count, letter.notes) == (State.PENDING, 1, ())
     assert (world.collector.counts.returned, world.collector.counts.known) == (1, 1)
+
+
+async def test_messages_that_look_alike_and_are_handed_out_again_are_as_many_as_before() -> None:
+    """A crash between keeping and accepting, where the message tells neither its name nor its time."""
+    world = World()
+    await world.open()
+    await put(world, *[Message(body=b"tick")] * 3, *[Message(body=b"tock")] * 2)
+    receiver = await world.transport.receiver(Source(name="orders.dlq", window=100))
+    batch = await receiver.receive()
+    await world.collector.keep([each for each in batch if each.body == b"tock"])
+    await world.collector.keep(batch[:3])
+    await receiver.close()
+    world.clock.advance(timedelta(hours=1))
+    await world.collect()
+    bodies = [(await world.store.load([head.id]))[0].message.body for head in await world.heads()]
+    assert (bodies.count(b"tick"), bodies.count(b"tock")) == (3, 2)
+    assert world.collector.counts.known == 5

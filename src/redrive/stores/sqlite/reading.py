@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from redrive.errors import FormatError
-from redrive.letters import DeadLetter, Note, State
+from redrive.letters import Attempt, DeadLetter, Note, State
 from redrive.letters.letter import storable
 from redrive.stores.base import JournalLine
 from redrive.stores.cold import check_sum
@@ -23,33 +23,54 @@ _AT_ONCE: Final = 500  # letters looked at in one go
 
 def load(db: Connection, ids: Sequence[str]) -> list[DeadLetter]:
     """Whole letters in the order asked (S28), all as of one moment."""
+    asked = [storable(letter_id) for letter_id in ids]
+    wanted = list(dict.fromkeys(asked))
+    letters: dict[str, DeadLetter] = {}
     db.execute("BEGIN")
     try:
-        letters = {letter_id: _load_one(db, letter_id) for letter_id in dict.fromkeys(ids)}
+        for start in range(0, len(wanted), _AT_ONCE):
+            letters |= _load_some(db, wanted[start : start + _AT_ONCE])
     finally:
         db.execute("COMMIT")
-    return [letters[letter_id] for letter_id in ids]
+    for letter_id, stored in zip(ids, asked, strict=True):
+        if stored not in letters:
+            raise unknown(letter_id)
+    return [letters[letter_id] for letter_id in asked]
 
 
-def _load_one(db: Connection, letter_id: str) -> DeadLetter:
-    row = db.execute(
-        f"SELECT {COLUMNS}, content, failure, letter FROM letters JOIN bodies ON letter = created_at WHERE id = ?",
-        (storable(letter_id),),
-    ).fetchone()
-    if row is None:
-        raise unknown(letter_id)
-    *head, content, failure, key = row
-    attempts = db.execute("SELECT * FROM attempts WHERE letter = ? ORDER BY number", (key,)).fetchall()
-    notes = db.execute(
-        "SELECT at, author, text FROM notes WHERE letter = ? ORDER BY number", (key,)
+def _load_some(db: Connection, ids: Sequence[str]) -> dict[str, DeadLetter]:
+    """Those of these letters that are there. Few statements for all of them: each costs a change of threads."""
+    rows = db.execute(
+        f"SELECT {COLUMNS}, content, failure, letter FROM letters JOIN bodies ON letter = created_at"
+        f" WHERE id IN ({_marks(ids)})",
+        ids,
     ).fetchall()
-    return letter_of(
-        tuple(head),
-        content,
-        failure,
-        attempts=tuple(attempt_of(line) for line in attempts),
-        notes=tuple(Note(moment(at), author, text) for at, author, text in notes),
+    keys = [row[-1] for row in rows]
+    attempts: dict[int, list[Attempt]] = {}
+    for line in db.execute(
+        f"SELECT * FROM attempts WHERE letter IN ({_marks(keys)}) ORDER BY letter, number", keys
+    ):
+        attempts.setdefault(line[0], []).append(attempt_of(line))
+    notes: dict[int, list[Note]] = {}
+    for key, at, author, text in db.execute(
+        f"SELECT letter, at, author, text FROM notes WHERE letter IN ({_marks(keys)}) ORDER BY number", keys
+    ):
+        notes.setdefault(key, []).append(Note(moment(at), author, text))
+    letters = (
+        letter_of(
+            tuple(head),
+            content,
+            failure,
+            attempts=tuple(attempts.get(key, ())),
+            notes=tuple(notes.get(key, ())),
+        )
+        for *head, content, failure, key in rows
     )
+    return {letter.id: letter for letter in letters}
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ", ".join("?" * len(values))
 
 
 def journal(db: Connection, letter_id: str | None, after_line: int, limit: int) -> list[JournalLine]:

@@ -171,72 +171,109 @@ def _hold(
 
 def extend(db: Connection, holds: Sequence[Hold], lease: timedelta, now: int, *, sent: bool) -> list[bool]:
     """Move the ends of leases that still run (S11, S12)."""
-    answers: list[bool] = []
-    for hold in holds:
-        row = _held(db, hold, now, "created_at, locked_by, sent_at")
-        answers.append(row is not None)
-        if row is None:
-            continue
-        key, worker, sent_at = row
-        first_word = sent and sent_at is None
-        db.execute(
-            "UPDATE letters SET lease_until = ?, sent_at = ?, updated_at = ? WHERE created_at = ?",
-            (now + span(lease), now if first_word else sent_at, now, key),
+    held = _held(db, holds, now, "created_at, locked_by, sent_at")
+    said = now if sent else None
+    _update(db, {"lease_until": now + span(lease), "updated_at": now}, [row[0] for row in held.values()])
+    if said is not None:
+        first = {hold: row for hold, row in held.items() if row[2] is None}
+        _update(db, {"sent_at": said}, [row[0] for row in first.values()])
+        write_journal(
+            db,
+            [
+                (now, worker, letter_id, "sent", State.PROCESSING, State.PROCESSING, "")
+                for (letter_id, _), (_, worker, _) in first.items()
+            ],
         )
-        if first_word:
-            write_journal(db, [(now, worker, hold.id, "sent", State.PROCESSING, State.PROCESSING, "")])
-    return answers
+    return [_stored(hold) in held for hold in holds]
 
 
-def _held(db: Connection, hold: Hold, now: int, columns: str) -> tuple[Any, ...] | None:
-    """Columns of the letter, if this hold is still good for it (S15)."""
-    row: tuple[Any, ...] | None = db.execute(
-        f"SELECT {columns} FROM letters WHERE id = ? AND fence = ? AND lease_until > ?",
-        (storable(hold.id), hold.fence, now),
-    ).fetchone()
-    return row
+def _held(
+    db: Connection, holds: Sequence[Hold], now: int, columns: str
+) -> dict[tuple[str, int], tuple[Any, ...]]:
+    """Columns of the letters for which these holds are still good, by id and fence (S15)."""
+    wanted = {_stored(hold) for hold in holds}
+    rows = _of_ids(db, f"id, fence, lease_until, {columns}", [letter_id for letter_id, _ in wanted])
+    return {
+        (letter_id, fence): tuple(found)
+        for letter_id, fence, until, *found in rows
+        if until is not None and until > now and (letter_id, fence) in wanted
+    }
+
+
+def _stored(hold: Hold) -> tuple[str, int]:
+    return storable(hold.id), hold.fence
+
+
+def _update(db: Connection, columns: dict[str, Any], keys: Sequence[int], *, tried: bool = False) -> None:
+    """The same for all these letters, in few statements: each costs a change of threads."""
+    assignments = ", ".join(f'"{name}" = ?' for name in columns)
+    values = [int(tried), *map(bind, columns.values())]
+    for start in range(0, len(keys), _AT_ONCE):
+        some = keys[start : start + _AT_ONCE]
+        db.execute(
+            f"UPDATE letters SET dlq_retry_count = dlq_retry_count + ?, {assignments}"
+            f" WHERE created_at IN ({', '.join('?' * len(some))})",
+            [*values, *some],
+        )
 
 
 # --- settling --------------------------------------------------------------------------------------------
 
 
 def settle(db: Connection, settlements: Sequence[Settlement], now: int) -> list[bool]:
-    """Carry out each outcome whose hold is good (S14 to S18)."""
-    return [_settle_one(db, one.hold, one.outcome, now) for one in settlements]
+    """Carry out each outcome whose hold is good (S14 to S18); those that change the same are written together."""
+    holds = [one.hold for one in settlements]
+    held = _held(db, holds, now, "created_at, locked_by, locked_at, dlq_retry_count, next_retry_at")
+    answers: list[bool] = []
+    alike: dict[tuple[bool, tuple[tuple[str, Any], ...]], list[int]] = {}
+    attempts: list[tuple[Any, ...]] = []
+    lines: list[tuple[Any, ...]] = []
+    for hold, outcome in [(one.hold, one.outcome) for one in settlements]:
+        row = held.pop(_stored(hold), None)  # only once: after that nobody holds it
+        answers.append(row is not None)
+        if row is None:
+            continue
+        key, worker, locked_at, count, due = row
+        step, result = STEP_OF[type(outcome)]
+        if isinstance(outcome, Resolve) and outcome.presumed:
+            result = "presumed"
+        if not isinstance(outcome, Resolve | Release) and outcome.failure is not None:
+            db.execute("UPDATE bodies SET failure = ? WHERE letter = ?", (pack_failure(outcome.failure), key))
+        columns = _let_go_columns(step, now, due, **_effects_of(outcome))
+        alike.setdefault((result is not None, tuple(columns.items())), []).append(key)
+        if result is not None:
+            attempts.append(
+                (
+                    key,
+                    count + 1,
+                    locked_at,
+                    now,
+                    worker,
+                    outcome.strategy,
+                    result,
+                    hold.fence,
+                    outcome.detail,
+                )
+            )
+        state = columns["state"]
+        lines.append((now, worker, hold.id, action_of(outcome), State.PROCESSING, state, outcome.detail))
+    for (tried, items), keys in alike.items():
+        _update(db, dict(items), keys, tried=tried)
+    _write_attempts(db, attempts)
+    write_journal(db, lines)
+    return answers
 
 
-def _settle_one(db: Connection, hold: Hold, outcome: Outcome, now: int) -> bool:
-    row = _held(db, hold, now, "created_at, locked_by, locked_at, dlq_retry_count, next_retry_at")
-    if row is None:
-        return False
-    key, worker, locked_at, count, due = row
-    step, result = STEP_OF[type(outcome)]
+def _effects_of(outcome: Outcome) -> dict[str, Any]:
+    """The columns of the head that an outcome sets, beside the end of the claim."""
     changes: dict[str, Any] = {} if outcome.strategy is None else {"strategy": outcome.strategy}
     if isinstance(outcome, Resolve):
         changes["presumed"] = outcome.presumed
-        result = "presumed" if outcome.presumed else result
     elif not isinstance(outcome, Release) and outcome.failure is not None:
         changes |= failure_fields(outcome.failure)
-        db.execute("UPDATE bodies SET failure = ? WHERE letter = ?", (pack_failure(outcome.failure), key))
     if isinstance(outcome, Retry | Release) and outcome.at is not None:
-        due = bind(outcome.at)
-    _let_go(db, key, step, now, due, tried=result is not None, **changes)
-    if result is not None:
-        attempt = (
-            key,
-            count + 1,
-            locked_at,
-            now,
-            worker,
-            outcome.strategy,
-            result,
-            hold.fence,
-            outcome.detail,
-        )
-        _write_attempt(db, attempt)
-    state = after(State.PROCESSING, step)
-    write_journal(db, [(now, worker, hold.id, action_of(outcome), State.PROCESSING, state, outcome.detail)])
-    return True
+        changes["next_retry_at"] = bind(outcome.at)
+    return changes
 
 
 def rescue(db: Connection, retry_in: timedelta, max_redrives: int, limit: int, now: int) -> list[Rescued]:
@@ -255,25 +292,27 @@ def rescue(db: Connection, retry_in: timedelta, max_redrives: int, limit: int, n
             step, result, due = Step.RETRY, "crashed", now + span(retry_in)
         else:
             step, result = Step.EXHAUST, "crashed"
-        state = _let_go(db, key, step, now, due, tried=True, presumed=result == "presumed")
-        _write_attempt(
-            db, (key, count + 1, locked_at, now, worker, strategy, result, fence, "the lease ended")
+        columns = _let_go_columns(step, now, due, presumed=result == "presumed", next_retry_at=due)
+        state: State = columns["state"]
+        _update(db, columns, [key], tried=True)
+        _write_attempts(
+            db, [(key, count + 1, locked_at, now, worker, strategy, result, fence, "the lease ended")]
         )
         write_journal(db, [(now, "rescuer", letter_id, step, State.PROCESSING, state, result)])
         rescued.append(Rescued(letter_id, worker, state))
     return rescued
 
 
-def _let_go(
-    db: Connection, key: int, step: Step, now: int, due: int, *, tried: bool, **changes: Any
-) -> State:
-    """The letter takes its step and is held by nobody (S18)."""
+def _let_go_columns(step: Step, now: int, due: int, **changes: Any) -> dict[str, Any]:
+    """What changes in a head when the letter takes its step and is held by nobody (S18).
+
+    `due` is when it was due until now, unless a new time is among the `changes`.
+    """
     state = after(State.PROCESSING, step)
     assert state is not None  # noqa: S101  no step from processing leads outside
-    columns = {
+    return {
         "state": state,
-        "ready": _ready(state, due, now),
-        "next_retry_at": due,
+        "ready": _ready(state, changes.get("next_retry_at", due), now),
         "updated_at": now,
         "locked_by": None,
         "locked_at": None,
@@ -281,20 +320,23 @@ def _let_go(
         "sent_at": None,
         **changes,
     }
-    assignments = ", ".join(f'"{name}" = ?' for name in columns)
-    db.execute(
-        f"UPDATE letters SET dlq_retry_count = dlq_retry_count + ?, {assignments} WHERE created_at = ?",
-        [int(tried), *map(bind, columns.values()), key],
-    )
-    return state
 
 
 def _ready(state: State, due: int, now: int) -> int | None:
     return int(due <= now) if state is State.PENDING else None
 
 
-def _write_attempt(db: Connection, attempt: tuple[Any, ...]) -> None:
-    db.execute("INSERT INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", attempt)
+def _write_attempts(db: Connection, attempts: Sequence[tuple[Any, ...]]) -> None:
+    _insert(db, "attempts", attempts)
+
+
+def _insert(db: Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Many rows by few statements."""
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        some = rows[start : start + _ROWS_AT_ONCE]
+        row = f"({', '.join('?' * len(some[0]))})"
+        values = [value for each in some for value in each]
+        db.execute(f"INSERT INTO {into} VALUES {', '.join([row] * len(some))}", values)
 
 
 # --- changing --------------------------------------------------------------------------------------------
@@ -361,10 +403,7 @@ def _delete(db: Connection, key: int) -> None:
 
 def write_journal(db: Connection, lines: Iterable[tuple[Any, ...]]) -> None:
     """Lines of (at, actor, letter, action, state before, state after, detail) (S25)."""
-    db.executemany(
-        "INSERT INTO journal (at, actor, letter_id, action, before, after, detail) VALUES (?, ?, ?, ?, ?, ?, ?)",
-        lines,
-    )
+    _insert(db, "journal (at, actor, letter_id, action, before, after, detail)", list(lines))
 
 
 def _of_ids(db: Connection, columns: str, ids: Sequence[str]) -> Iterator[tuple[Any, ...]]:

@@ -390,6 +390,9 @@ class FaultyReceiver:
         match fault:
             case Kind.CRASH_AFTER:
                 raise edge.killed()
+            case Kind.DUPLICATE:
+                buried = self._broker.queue(self.source.dlq).first(1000)
+                self._broker.append(self.source.dlq, buried[-1].message)
             case Kind.LOST_REPLY:
                 raise BrokerUnreachableError("the answer to dead_letter was lost")
             case Kind.PAUSE_AFTER:

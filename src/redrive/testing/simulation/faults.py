@@ -40,10 +40,10 @@ SENDING: Final = ANYWHERE | {Kind.DUPLICATE}
 RECEIVING: Final = frozenset(
     {Kind.CRASH_AFTER, Kind.PAUSE_AFTER, Kind.REORDER, Kind.CUT, Kind.DUPLICATE, Kind.JUMP}
 )
-BURYING: Final = ANYWHERE | {Kind.TORN, Kind.CUT}
+BURYING: Final = ANYWHERE | {Kind.TORN, Kind.CUT, Kind.DUPLICATE}
 ACCEPTING: Final = frozenset({Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.CUT})
 _MOST: Final = 5
-_STEPS: Final = 160
+_STEPS: Final = 110
 _TIME: Final = timedelta(minutes=40)
 
 
@@ -91,7 +91,7 @@ class Faults:
 
     def latency(self) -> float:
         """Seconds until a step happens, or until its answer is there; often none."""
-        return self._random.random() * 0.2 if self._random.random() < 0.4 else 0.0
+        return self._random.random() * 0.2 if self._random.random() < 0.25 else 0.0
 
     def pause(self) -> timedelta:
         """How long a process stands still: beyond a lease, at times beyond the quiet time."""

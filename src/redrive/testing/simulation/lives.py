@@ -79,6 +79,11 @@ class Life:
         """Be stopped for so long."""
         self._frozen_until = max(self._frozen_until, self._loop.time() + duration.total_seconds())
 
+    @property
+    def frozen(self) -> bool:
+        """Whether it stands still."""
+        return not self.dead and self._frozen_until > self._loop.time()
+
     async def gate(self) -> None:
         """Wait while it is frozen; who is dead comes no further."""
         while not self.dead and (wait := self._frozen_until - self._loop.time()) > 0:
@@ -148,13 +153,32 @@ class Process:
         await self._work(life)
 
 
-def adopt(loop: asyncio.AbstractEventLoop) -> None:
-    """From now on, tasks of this loop belong to the life that makes them."""
+class Tasks:
+    """All tasks of a loop that may still run."""
+
+    def __init__(self) -> None:
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    def add(self, task: "asyncio.Task[Any]") -> None:
+        """This one has begun."""
+        if len(self._tasks) > 4 * _MANY:
+            self._tasks = self.running()
+        self._tasks.append(task)
+
+    def running(self) -> "list[asyncio.Task[Any]]":
+        """Those that have not ended."""
+        return [task for task in self._tasks if not task.done()]
+
+
+def adopt(loop: asyncio.AbstractEventLoop) -> Tasks:
+    """From now on, tasks of this loop belong to the life that makes them; all tasks from now on."""
+    tasks = Tasks()
 
     def made(
         loop: asyncio.AbstractEventLoop, coroutine: Generator[Any, None, Any] | Coroutine[Any, Any, Any], **more: Any
     ) -> "asyncio.Task[Any]":
         task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **more)  # type: ignore[arg-type]
+        tasks.add(task)
         life = _LIFE.get()
         if life is not None:
             if life.dead:
@@ -163,3 +187,4 @@ def adopt(loop: asyncio.AbstractEventLoop) -> None:
         return task
 
     loop.set_task_factory(made)
+    return tasks

@@ -13,12 +13,12 @@ from typing import Any, Final
 import msgspec
 
 from redrive.letters import State
-from redrive.testing.simulation.lives import adopt
+from redrive.testing.simulation.lives import Tasks, adopt
 from redrive.testing.simulation.virtual import StuckError, VirtualLoop
 from redrive.testing.simulation.watch import BrokenError
 from redrive.testing.simulation.world import CALLS, LIMIT, Fate, World, letters_now
 
-_LOOK: Final = timedelta(minutes=4)
+_LOOK: Final = timedelta(minutes=5)
 _LONGEST: Final = timedelta(hours=8)
 
 
@@ -42,9 +42,9 @@ def simulate(seed: int, trace: Callable[[str], None] | None = None) -> Outcome:
     loop = VirtualLoop()
     strange: list[str] = []
     loop.set_exception_handler(lambda _loop, context: _heard(context, strange))
-    adopt(loop)
+    tasks = adopt(loop)
     try:
-        return loop.run_until_complete(_simulated(seed, trace, strange))
+        return loop.run_until_complete(_simulated(seed, trace, strange, tasks))
     finally:
         loop.close()
 
@@ -56,12 +56,14 @@ def _heard(context: dict[str, Any], strange: list[str]) -> None:
         strange.append(f"{context['message']}: {error!r}")
 
 
-async def _simulated(seed: int, trace: Callable[[str], None] | None, strange: list[str]) -> Outcome:
+async def _simulated(
+    seed: int, trace: Callable[[str], None] | None, strange: list[str], tasks: Tasks
+) -> Outcome:
     world = World(seed, trace)
     await world.open()
     world.told("simulation", f"faults: {', '.join(f'{one.step} {one.kind}' for one in world.faults.scheduled)}")
-    running = [asyncio.create_task(process.run()) for process in world.processes]
-    running.append(asyncio.create_task(world.produce()))
+    begun = [asyncio.create_task(process.run()) for process in world.processes]
+    begun.append(asyncio.create_task(world.produce()))
     broken: str | None = None
     try:
         await _until_rest(world)
@@ -73,7 +75,7 @@ async def _simulated(seed: int, trace: Callable[[str], None] | None, strange: li
         broken = str(error)
     finally:
         world.end()
-        await _ended(running)
+        await _ended(tasks)
     broken = world.watch.broken[0] if world.watch.broken else broken
     world.told("simulation", f"ends: {broken or 'all rules were kept'}\n{letters_now(world)}")
     letters = world.store.letters.values()
@@ -127,14 +129,13 @@ def _judge_the_calm(world: World) -> None:
         world.watch.rule(found in wanted, f"nothing went wrong, and {message} ended as {found}, not {wanted}")
 
 
-async def _ended(tasks: "list[asyncio.Task[None]]") -> None:
+async def _ended(tasks: Tasks) -> None:
     """End everything that still runs."""
     this = asyncio.current_task()
-    for _ in range(10):
-        left = [task for task in asyncio.all_tasks() if task is not this]
+    for _ in range(20):
+        left = [task for task in tasks.running() if task is not this]
         if not left:
             return
         for task in left:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.wait(left, timeout=60)

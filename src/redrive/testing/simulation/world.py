@@ -57,7 +57,7 @@ CONSUMING: Final = ConsumeOptions(
     flood=None,
 )
 CALLS: Final = CONSUMING.attempts * CONSUMING.max_deliveries  # of a handler that fails, until it is a dead letter
-WORKING: Final = WorkerOptions(batch=3, poll=2 * MINUTE, lease=2 * MINUTE, quiet_time=10 * MINUTE)
+WORKING: Final = WorkerOptions(batch=3, poll=3 * MINUTE, lease=2 * MINUTE, quiet_time=10 * MINUTE)
 _READER: Final = Reader(Classifier(), Redactor(), STRATEGY)
 _NEEDS_A_PERSON: Final = Query((Condition("state", Op.IS, (str(State.MANUAL),)),))
 _MOST_RUNS: Final = 5  # of one replay, before the operator gives it up
@@ -185,7 +185,9 @@ class World:
 
     def at_rest(self) -> bool:
         """Whether nothing waits for anything."""
-        if not self.faults.over or self._errands or self.clock.monotonic() < 2 * MINUTE:
+        if self._errands or self.clock.monotonic() < 2 * MINUTE:
+            return False
+        if any(process.life is None or process.life.frozen for process in self.processes):
             return False
         if any(one.state in {State.PENDING, State.PROCESSING} for one in self.store.letters.values()):
             return False
@@ -298,7 +300,7 @@ class World:
                 batch=3,
                 resolved=lambda verdict: breakers.succeeded(verdict.source),
             ),
-            Rescuer(store, life.clock, every=2 * MINUTE, retry_in=MINUTE, max_redrives=LIMIT),
+            Rescuer(store, life.clock, every=3 * MINUTE, retry_in=MINUTE, max_redrives=LIMIT),
             self._a_worker(life, store, transport, breakers),
         ]
         await Services(services, life.clock, trouble).run()
