@@ -8,9 +8,9 @@ an app processes them and says so, and the collector of verdicts resolves each l
     pika and one insert, one commit, one acknowledgement for each message into a plain table of the same durability
     RabbitMQ's own shovel, inside the node and with confirms, moving the same messages from queue to queue
 
-Everybody is a process of its own (`recover_roles`) that has connected before the clock starts; the median of the rounds
-counts. A run after which a message is missing, in the store, in a queue or among the resolved, is void, and its case has
-no figure. How much CPU everybody took goes to standard error, and so does what could not be measured and why.
+Everybody is a process of its own (`recover_roles`) that has connected before the clock starts; the median of the
+rounds counts. A run after which a message is missing, in the store, in a queue or among the resolved, is void, and its
+case has no figure. How much CPU everybody took goes to standard error, and so does what could not be measured and why.
 """
 
 import asyncio
@@ -38,6 +38,7 @@ from benchmarks.consume_fill import Envelope, Shelf, fill, put_up, shelf_of, tak
 from benchmarks.recover_fill import SOURCE, dead_order, stock
 from redrive.letters import State
 from redrive.letters.verdict import QUEUE as VERDICTS
+from redrive.stores.changes import Delete
 from redrive.stores.query import EVERYTHING, Condition, Op, Query
 from redrive.stores.sqlite import SqliteStore
 from tests.services import Missing, RabbitMQServer, Run, look_for_program
@@ -50,9 +51,7 @@ SETTLE_S = 10  # until the last acknowledgement has arrived
 LAST_LINES = 3  # of what a process said before it failed
 PLAIN, SHOVEL = "pika, one insert and commit each", "RabbitMQ's shovel"
 MOVED = "bench.moved"
-RESOLVED = Query(
-    (Condition("source", Op.IS, (SOURCE,)), Condition("state", Op.IS, (str(State.RESOLVED),)))
-)
+RESOLVED = Query((Condition("source", Op.IS, (SOURCE,)), Condition("state", Op.IS, (str(State.RESOLVED),))))
 
 
 @dataclass(frozen=True)
@@ -135,6 +134,7 @@ def compare(arena: "Arena", stores: dict[int, Path], effort: Effort) -> Iterator
             with rates.of(f"collecting at {size:,}") as collected, rates.of(f"redriving at {size:,}") as sent:
                 collected.append(arena.collect(path, effort.messages))
                 sent.append(arena.redrive(path, effort.messages))
+                asyncio.run(clear(path))
         with rates.of(PLAIN) as found:
             found.append(arena.plain(effort.plain))
         with rates.of(SHOVEL) as found:
@@ -282,6 +282,16 @@ async def counted(path: Path, query: Query) -> int:
     store = await SqliteStore.open(path)
     try:
         return await store.count(query)
+    finally:
+        await store.close()
+
+
+async def clear(path: Path) -> None:
+    """Remove what was resolved: the next round finds the store as large as this one did."""
+    store = await SqliteStore.open(path)
+    try:
+        while heads := (await store.page(RESOLVED, limit=1000)).heads:
+            await store.apply(Delete(), [head.id for head in heads], by="bench")
     finally:
         await store.close()
 

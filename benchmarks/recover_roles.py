@@ -5,7 +5,7 @@ works until COUNT messages are done and prints how long that took and how much C
 
     collect   our collector: dead letters from their queue into a store
     plain     the peer: pika and one insert, one commit and one acknowledgement for each message
-    redrive   our worker and our collector of verdicts: letters from the store back to their queue, until each is resolved
+    redrive   our workers and our collector of verdicts: letters from the store to their queue, until all are resolved
     consume   an app whose handler does nothing: it sends the verdicts, and ends with its standard input
 
 Nobody writes logs. This module does not know what is compared with what.

@@ -405,6 +405,33 @@ async def test_a_message_that_another_client_rejected_goes_back_to_its_queue_and
         assert (way.outside.depth("audit"), way.outside.depth("copied")) == (0, 0)
 
 
+async def test_a_message_that_was_given_back_before_it_died_remembers_the_exchange_it_came_through(
+    broker_url: str, tmp_path: Path
+) -> None:
+    """The broker tells of the copy by which it came again, which went straight to the queue."""
+    async with open_way_back(broker_url, tmp_path) as way:
+        with way.outside.channel() as channel:
+            channel.exchange_declare("shop", "topic", durable=True)
+            channel.queue_declare("audit", durable=True)
+            channel.queue_bind("audit", "shop", "orders.*")
+            channel.queue_bind("orders", "shop", "orders.*")
+        handler = Flaky(NETWORK)
+        async with way.consuming(handler, max_deliveries=2, dead_letter="reject"):
+            way.outside.publish(
+                "orders.new", (b"one", pika.BasicProperties(message_id="m-1")), exchange="shop"
+            )
+            (head,) = await way.until_letters(1)
+        assert handler.seen == [b"one", b"one"]
+        letter = await way.whole(head.id)
+        assert (letter.source, letter.reason) == ("orders", "rejected")
+        assert (letter.origin.exchange, letter.origin.routing_key) == ("shop", "orders.new")
+        way.outside.take("audit")
+        await way.replay(head.id, sending=SendOptions(to="exchange"))
+        assert [found.body for found in way.outside.take("audit")] == [b"one"], (
+            "who asks for everybody gets it"
+        )
+
+
 async def test_a_queue_that_is_gone_has_a_redirect(broker_url: str, tmp_path: Path) -> None:
     """H1."""
     async with open_way_back(broker_url, tmp_path) as way:

@@ -10,7 +10,7 @@ It does not know which broker it has.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -213,16 +213,19 @@ class WayBack:
 
     @asynccontextmanager
     async def consuming(
-        self, handler: Any, *, queue: str | None = None, attempts: int = 1
+        self, handler: Any, *, queue: str | None = None, **options: Any
     ) -> AsyncIterator[None]:
-        """An app beside everything else, with a transport of its own."""
+        """An app beside everything else, with a transport of its own; it gives up at once if nothing else is said."""
         app = App(open_transport(self.url, SystemClock()), settings=CONSUMING, clock=self.clock, observers=())
         app.consume(
             queue or self.source.name,
-            attempts=attempts,
-            max_deliveries=1,
-            backoff=AT_ONCE,
-            queue_type=self.source.queue_type,
+            **{
+                "attempts": 1,
+                "max_deliveries": 1,
+                "backoff": AT_ONCE,
+                "queue_type": self.source.queue_type,
+                **options,
+            },
         )(handler)
         async with app:
             yield
@@ -266,7 +269,8 @@ class WayBack:
                     if await holds():
                         return
                     # Not everything that is awaited is told: look again after a moment.
-                    await asyncio.wait([asyncio.ensure_future(self._something.wait())], timeout=0.05)
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self._something.wait(), 0.05)
         except TimeoutError:
             seen = [(head.id, str(head.state), head.dlq_retry_count) for head in await self.heads()]
             raise AssertionError(

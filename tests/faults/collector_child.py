@@ -1,7 +1,7 @@
 """The child of test_collector_killed: collects one dead-letter queue until somebody kills it, or stops it by SIGTERM.
 
-`python collector_child.py DATABASE BROKER_URL QUEUE BATCH`; it says `kept N` for each batch that is durable, before any
-of it is accepted.
+`python collector_child.py DATABASE BROKER_URL QUEUE BATCH`; of each batch it says `adding N` a moment before it is
+durable, and `kept N` when it is and nothing of it is accepted yet.
 """
 
 import asyncio
@@ -20,6 +20,15 @@ from redrive.stores.sqlite import SqliteStore
 from redrive.transports import open_transport
 
 
+class SlowStore(SqliteStore):
+    """Says what it is about to do, and takes its time: enough to be killed, and for an acknowledgement to leave."""
+
+    async def add(self, letters: Sequence[DeadLetter]) -> list[bool]:
+        os.write(1, f"adding {len(letters)}\n".encode())
+        await asyncio.sleep(0.02)
+        return await super().add(letters)
+
+
 def heard(letters: Sequence[DeadLetter]) -> None:
     os.write(1, f"kept {len(letters)}\n".encode())
 
@@ -31,7 +40,7 @@ def trouble(what: str, error: Exception) -> None:
 async def main(path: str, url: str, queue: str, batch: str) -> None:
     clock, stop = SystemClock(), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    store = await SqliteStore.open(path)
+    store = await SlowStore.open(path)
     options = StrategyOptions()
     async with open_transport(url, clock) as transport:
         collector = Collector(

@@ -21,8 +21,8 @@ pytest_plugins = ["tests.interop.brokers"]
 
 CHILD = Path(__file__).with_name("collector_child.py")
 COUNT, BATCH = 2000, 100
-# After so many batches that were kept, each child is killed: none of them comes near the end.
-LIVES = (1, 3, 6)
+# Each child is killed when it has said this word so often: before a batch is durable, or after; never near the end.
+LIVES = (("adding", 2), ("kept", 1), ("adding", 3), ("kept", 3), ("adding", 2))
 
 
 def a_message(number: int) -> Message:
@@ -51,8 +51,8 @@ def reject_all(url: str) -> None:
         channel.cancel()
 
 
-def collect(path: Path, url: str, batches: int | None) -> None:
-    """Run a child until it has kept so many batches, then kill it; None: until the queue is drained, then stop it."""
+def collect(path: Path, url: str, word: str | None = None, times: int = 0) -> None:
+    """Run a child until it has said a word so often, then kill it; None: until the queue is drained, then stop it."""
     child = subprocess.Popen(
         [sys.executable, str(CHILD), str(path), url, "orders.dlq", str(BATCH)],
         stdout=subprocess.PIPE,
@@ -62,7 +62,7 @@ def collect(path: Path, url: str, batches: int | None) -> None:
     assert child.stdout is not None
     assert child.stderr is not None
     try:
-        if batches is None:
+        if word is None:
             end = time.monotonic() + 60
             while asyncio.run(left(url)) and time.monotonic() < end:
                 assert child.poll() is None, child.stderr.read().decode()
@@ -71,9 +71,10 @@ def collect(path: Path, url: str, batches: int | None) -> None:
             _, errors = child.communicate(timeout=30)
             assert child.returncode == 0, errors.decode()
             return
-        for _ in range(batches):
+        while times:
             line = child.stdout.readline()
-            assert line.startswith(b"kept "), child.stderr.read().decode()
+            assert line, child.stderr.read().decode()
+            times -= line.startswith(word.encode())
     finally:
         child.kill()
         child.communicate()
@@ -108,11 +109,11 @@ def test_a_collector_killed_while_it_drains_keeps_every_dead_letter_exactly_once
     path = tmp_path / "letters.db"
     asyncio.run(send(broker_url, queue_type))
     reject_all(broker_url)
-    for batches in LIVES:
-        collect(path, broker_url, batches)
+    for word, times in LIVES:
+        collect(path, broker_url, word, times)
         assert sum(asyncio.run(letters(path)).values()) < COUNT, "it was not killed in the middle"
     for _ in range(3):
-        collect(path, broker_url, None)
+        collect(path, broker_url)
         if not asyncio.run(left(broker_url)):  # what it had not begun when it was stopped has come back
             break
     sent = map(a_message, range(COUNT))

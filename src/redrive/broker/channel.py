@@ -125,7 +125,7 @@ class Channel:
         session = self.session
         broker, vhost, now = session.broker, session.vhost, session.now
         accepted = True
-        if len(queues) > 1 and message.persistent and sum(queue.durable for queue in queues) > 1:
+        if len(queues) > 1 and sum(queue.keeps(message) for queue in queues) > 1:
             broker.keep.share(message)
         for queue in queues:
             if queue.is_deleted:

@@ -65,6 +65,7 @@ class Queue:
         "idle_since",
         "is_deleted",
         "is_dirty",
+        "keeps_all",
         "line",
         "name",
         "options",
@@ -98,6 +99,9 @@ class Queue:
         self.arguments = arguments
         self.policy: str | None = None
         self.durable = durable
+        self.keeps_all = (
+            durable and options.queue_type == "quorum"
+        )  # RabbitMQ writes each of its messages down
         self.auto_delete = auto_delete
         self.owner = owner  # the session of an exclusive queue
         self.line: Line | PriorityLine = (
@@ -149,7 +153,7 @@ class Queue:
         if expiration is not None or ttl is not None:  # AMQP.md 19: the smaller one, fixed now
             life = min(expiration if expiration is not None else _NEVER, ttl if ttl is not None else _NEVER)
             entry.expires_at = now + life or 1
-        if self.durable and message.persistent:
+        if self.keeps_all or (self.durable and message.persistent):
             self.ground.remember(self, entry)
         self.line.append(entry)
         self.bytes_ready += message.size
@@ -159,6 +163,10 @@ class Queue:
             self.trim()
             self.expire(now)
         return entry
+
+    def keeps(self, message: Message) -> bool:
+        """Whether this message outlives the broker here: a persistent one does, and in a quorum queue any."""
+        return self.keeps_all or (self.durable and message.persistent)
 
     def restore(self, entry: Entry) -> None:
         """Put back what a journal kept, in the order it was kept."""
@@ -265,7 +273,7 @@ class Queue:
     def give_back(self, entry: Entry, now: int) -> None:
         """An entry was not processed and is to be delivered again; the caller dispatches and trims."""
         entry.redelivered = True
-        if self.durable and entry.message.persistent:
+        if self.keeps(entry.message):
             self.ground.returned(self, entry)
         self.line.give_back(entry)
         self.bytes_ready += entry.message.size

@@ -324,7 +324,7 @@ class VHost:
             if not targets:
                 self._fall_back(queue, message, reason, f"nothing is bound to '{exchange}' for it", now)
             priority = read_priority(raw)
-            if letter.persistent and sum(target.durable for target in reached) > 1:
+            if sum(target.keeps(letter) for target in reached) > 1:
                 self.broker.keep.share(letter)
             for target in reached:
                 self.enqueue(target, letter, now, None, priority)

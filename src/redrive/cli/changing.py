@@ -1,6 +1,6 @@
 """`redrive discard`, `note`, `assign`: what people do to letters."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -73,7 +73,7 @@ async def put_away(store: Store, ids: Sequence[str], why: str) -> int:
         heads = await heads_of(store, part)
         pending = [head.id for head in heads.values() if head.state is State.PENDING]
         held = await store.take(pending, actor()) if pending else []
-        done += await put_held_away(store, held, why)
+        done += await _put_held_away(store, held, why)
         for change, state in ((Discard(why), State.MANUAL), (Archive(), State.FAILED)):
             done += await change_all(
                 store, change, [head.id for head in heads.values() if head.state is state], actor()
@@ -81,16 +81,11 @@ async def put_away(store: Store, ids: Sequence[str], why: str) -> int:
     return done
 
 
-async def put_held_away(
-    store: Store, held: Sequence[LetterHead], why: str, details: Mapping[str, str] | None = None
-) -> int:
-    """Archive letters that are in our hands; how many that were. `details` say by id what else the journal tells."""
+async def _put_held_away(store: Store, held: Sequence[LetterHead], why: str) -> int:
+    """Archive letters that are in our hands; how many that were."""
     if not held:
         return 0
-    told = details or {}
-    parked = await store.settle(
-        [Settlement(head.hold, Park(detail=told.get(head.id) or why or "discarded")) for head in held]
-    )
+    parked = await store.settle([Settlement(head.hold, Park(detail=why or "discarded")) for head in held])
     ours = [head.id for head, is_ours in zip(held, parked, strict=True) if is_ours]
     return await change_all(store, Discard(why), ours, actor())
 

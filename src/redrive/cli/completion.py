@@ -24,4 +24,4 @@ def command(shell: str) -> None:
     kind = get_completion_class(shell)
     if kind is None:  # the choice above names only shells that click knows
         raise click.UsageError(f"no completion for {shell}")
-    click.echo(kind(cli, {}, "redrive", "_REDRIVE_COMPLETE").source())
+    click.echo(kind(cli, {}, "redrive", "_REDRIVE_COMPLETE").source().rstrip("\n"))

@@ -1,13 +1,14 @@
 """`redrive edit`: change letters before they are sent back.
 
-The original stays as it was: an edited copy is added, durable, that names it, and then the original is put away. From
-before the copy is there until it is put away the original is in our hands, so that nobody sends it meanwhile. A run
-that was cut short is run again: the same edit of the same letter is the same copy, and copies carry a tag by which a
-filter passes over what this edit has made already.
+The original stays as it was: an edited copy is added, durable, that names it, and then the original is archived. Before
+there is a copy the original waits for a person, so that no worker sends both, wherever this process ends. A run that
+was cut short is run again: the same edit of the same letter is the same copy, and copies carry a tag by which a filter
+passes over what this edit has made already.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +16,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from redrive.cli.changing import change_all, put_held_away
+from redrive.cli.changing import change_all
 from redrive.cli.letters import (
     BATCH,
     actor,
@@ -40,10 +41,11 @@ from redrive.replay.plain import body_of, read_json, write_json
 from redrive.replay.plan import by_ids, plan
 from redrive.settings import Settings
 from redrive.stores.base import Store
-from redrive.stores.changes import Archive, Release, Settlement
+from redrive.stores.changes import Annotate, Archive, Discard, Park, Settlement
 from redrive.stores.operations import Operation
 
 _MOST_SHOWN: Final = 20  # differences, before somebody is asked
+_LEASE: Final = timedelta(minutes=1)
 _ENDED: Final = (State.RESOLVED, State.ARCHIVED)
 # A replay right after an edit is one without frills; who wants more calls `redrive replay`.
 _PLAIN: Final[Mapping[str, Any]] = {
@@ -291,24 +293,39 @@ async def _carry_out(store: Store, outcome: _Outcome, the_edit: editing.Edit, *,
 async def _swap(store: Store, ids: Sequence[str], change: editing.Change, tag: str) -> set[str]:
     """Put copies in the place of these letters; which of them that was done for."""
     letters = await _loaded(store, ids)
-    held = {head.id: head for head in await store.take([letter.id for letter in letters], actor())}
-    ours = [letter for letter in letters if letter.id in held or letter.state in {State.FAILED, *_ENDED}]
+    parked = await _parked(store, [letter.id for letter in letters if letter.state is State.PENDING])
+    ours = [
+        letter
+        for letter in letters
+        if letter.id in parked or letter.state in {State.MANUAL, State.FAILED, *_ENDED}
+    ]
     at = SystemClock().now()
     copies: dict[str, DeadLetter] = {}
     for letter in ours:
-        new = change(letter.message)
-        copy = editing.edited_copy(letter, new, by=actor(), at=at)
+        copy = editing.edited_copy(letter, change(letter.message), by=actor(), at=at)
         copies[letter.id] = msgspec.structs.replace(copy, tags=tuple(dict.fromkeys((*copy.tags, tag))))
-    try:
-        await store.add(list(copies.values()))
-    except RedriveError:
-        await store.settle([Settlement(head.hold, Release(detail="edit failed")) for head in held.values()])
-        raise
-    details = {old: f"edited: {copy.id} stands for it" for old, copy in copies.items()}
-    await put_held_away(store, list(held.values()), "edited", details)
-    failed = [letter.id for letter in ours if letter.state is State.FAILED and letter.id not in held]
-    await change_all(store, Archive(), failed, actor())
+    await store.add(list(copies.values()))
+    await asyncio.gather(*(_put_away(store, letter, copies[letter.id].id) for letter in ours))
     return set(copies)
+
+
+async def _parked(store: Store, ids: Sequence[str]) -> set[str]:
+    """Those that no worker sends any more: they wait for a person."""
+    if not ids:
+        return set()
+    held = await store.take(ids, actor(), lease=_LEASE)
+    done = await store.settle([Settlement(head.hold, Park(detail="is being edited")) for head in held])
+    return {head.id for head, is_ours in zip(held, done, strict=True) if is_ours}
+
+
+async def _put_away(store: Store, letter: DeadLetter, copy: str) -> None:
+    """Archive an original; stores carry out many of these in one go."""
+    why = f"edited: {copy} stands for it"
+    if letter.state is State.FAILED:
+        await change_all(store, Annotate(why), [letter.id], actor())
+        await change_all(store, Archive(), [letter.id], actor())
+    elif letter.state not in _ENDED:
+        await change_all(store, Discard(why), [letter.id], actor())
 
 
 async def _send(

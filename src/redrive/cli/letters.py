@@ -164,7 +164,13 @@ def ask_first(question: str, *, yes: bool) -> None:
         return
     if sys.stdin is None or not sys.stdin.isatty():
         raise SettingsError("this asks first; add --yes where nobody can answer")
-    if not click.confirm(question, err=True):
+    # The event loop would note Ctrl-C and go on waiting for the answer.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        agreed = click.confirm(question, err=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if not agreed:
         raise RedriveError("nothing was changed")
 
 

@@ -293,7 +293,7 @@ async def _run(
                 await store.end_operation(now.id, OperationState.STOPPED, by=runner, note=str(error))
                 now = await store.operation(operation.id)
             if now.state is OperationState.STOPPED:
-                raise type(error)(f"{error}; {_go_on(now)}") from None
+                error.args = (f"{error}; {_go_on(now)}",)  # whatever kind of error it is
             raise
 
 

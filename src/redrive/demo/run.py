@@ -136,7 +136,8 @@ class Demo:
             self._view.opened(hints(places))
             ending.callback(self._view.closed)
             opened = self._clock.monotonic()
-            await self._watch(store, traffic, serving)
+            lasting = [serving, *(clerk.keeping for clerk in clerks if clerk.keeping is not None)]
+            await self._watch(store, traffic, lasting)
             await self._look(store, opened)
             seconds = (self._clock.monotonic() - opened).total_seconds()
             deaths = {clerk.name: clerk.deaths for clerk in clerks}
@@ -175,22 +176,20 @@ class Demo:
 
     # --- while it is open --------------------------------------------------------------------------------------
 
-    async def _watch(self, store: Store, traffic: Traffic, serving: asyncio.Task[None]) -> None:
-        """Customers come, and we look, until it is over or one of us fails."""
+    async def _watch(self, store: Store, traffic: Traffic, lasting: Sequence[asyncio.Task[None]]) -> None:
+        """Customers come, and we look, until it is over or one of us fails; `lasting` are ended by others."""
         opened = self._clock.monotonic()
-        tasks = {
-            serving,
+        ours = [
             asyncio.create_task(traffic.run(self._stop)),
             asyncio.create_task(self._keep_looking(store, opened)),
             asyncio.create_task(self._until_closing_time()),
-        }
+        ]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait((*lasting, *ours), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._stop.set()
-            rest = tasks - {serving}
-            await asyncio.wait(rest)
-        for task in (*done, *rest):
+            await asyncio.wait(ours)
+        for task in (*done, *ours):
             task.result()
 
     async def _until_closing_time(self) -> None:

@@ -1,7 +1,8 @@
 """How are the shop's consumers kept at work?
 
-Each is `redrive consume` in a process of its own, and is started again when it dies, as a supervisor would. It ends
-with us: in order where we do, by the kernel's hand where we are killed. What it logs goes to a file.
+Each is `redrive consume` in a process of its own, and is started again when it dies, as a supervisor would; one that
+cannot be started any more ends the demo. It ends with us: in order where we do, by the kernel's hand where we are
+killed. What it logs goes to a file.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ _READY: Final = b"redrive consume: "
 _PATIENCE: Final = 60  # seconds until it has to be ready
 _GRACE: Final = 15  # seconds to end in order
 _WAIT: Final = timedelta(milliseconds=200)
+_MOST_STARTS: Final = 5  # in a row that come to nothing; a poison message may be the cause of two
 
 
 class Clerk:
@@ -45,19 +47,21 @@ class Clerk:
         self._died = died
         self._stop = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
-        self._keeping: asyncio.Task[None] | None = None
+        self.keeping: asyncio.Task[None] | None = (
+            None  # ends when it is stopped, or cannot be started any more
+        )
         self.deaths = 0
 
     async def start(self) -> None:
         """Returns when it consumes; a `ServiceError` tells why it does not."""
         await self._launch()
-        self._keeping = asyncio.create_task(self._keep())
+        self.keeping = asyncio.create_task(self._keep())
 
     async def stop(self) -> None:
         """End it in order, or by force if that takes too long."""
         self._stop.set()
-        if self._keeping is not None:
-            await self._keeping
+        if self.keeping is not None:
+            await asyncio.wait((self.keeping,))
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -99,14 +103,21 @@ class Clerk:
             raise ServiceError(f"the consumer of {self.name} does not start: {self._last_words()}")
 
     async def _keep(self) -> None:
+        in_vain = 0
         while (code := await self._death()) is not None:
             self.deaths += 1
             self._died(self.name, code)
             await pause(self._clock, _WAIT, self._stop)
             if self._stop.is_set():
                 return
-            with contextlib.suppress(ServiceError):  # it died before it was ready: once more
+            try:
                 await self._launch()
+            except ServiceError:  # it died before it was ready
+                in_vain += 1
+                if in_vain == _MOST_STARTS:
+                    raise
+            else:
+                in_vain = 0
 
     async def _death(self) -> int | None:
         """Wait until the process is gone; its exit code, or None if it is we who stop."""

@@ -187,7 +187,7 @@ def _sentence(life: Life, line: JournalLine) -> str | None:
             return f"died again at the {ordinal(life.died_again)} redrive"
         case "exhaust":
             life.died_again += 1
-            return f"failed for good after {life.died_again} redrives"
+            return f"failed for good at the {ordinal(life.died_again)} redrive"
         case "sent":
             return "sent back"
         case "release":

@@ -36,7 +36,7 @@ from redrive.rules import (
 from redrive.stores.base import LEASE, Store
 from redrive.stores.changes import Exhaust, Outcome, Park, Release, Settlement
 from redrive.transports.base import Transport
-from redrive.transports.redriving import SendOptions, attempts_of, publication
+from redrive.transports.redriving import SendOptions, attempts_of, is_lost, publication
 
 _NOT_SENT: Final = timedelta(minutes=1)
 _JUDGED: Final = ("resolved", "failed")  # results of an attempt that somebody has told of
@@ -150,6 +150,9 @@ class Worker:
             self.counts.exhausted += 1
             return Exhaust(strategy=letter.strategy, detail=f"sent back {plan.redrives} times")
         name = str(plan.strategy)
+        if is_lost(letter, self._options.sending):
+            self.counts.parked += 1
+            return Park(strategy=str(Strategy.MANUAL), detail="nobody knows where it came from")
         if plan.strategy is Strategy.MANUAL:
             self.counts.parked += 1
             return Park(strategy=name, detail=f"a person has to look at it ({plan.rule})")

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from redrive.clock import Clock, pause
-from redrive.errors import RedriveError, SettingsError, TransportError
+from redrive.errors import PublishError, RedriveError, SettingsError, TransportError
 from redrive.letters import DeadLetter, LetterHead, State
 from redrive.replay.options import FAILED, SENT, SKIPPED, ReplayOptions, unpack
 from redrive.rules import Health, StrategyOptions, in_words, unmet_conditions
@@ -26,7 +26,7 @@ from redrive.stores.changes import Release, Settlement
 from redrive.stores.operations import Operation, OperationState
 from redrive.stores.query import Condition, Op, Query
 from redrive.transports.base import Transport
-from redrive.transports.redriving import publication, target
+from redrive.transports.redriving import is_lost, publication, target
 
 _LOOK_EVERY: Final = timedelta(milliseconds=500)
 _PAGE: Final = 1000
@@ -198,7 +198,9 @@ class Replay:
             else []
         )
         for letter, still_ours in zip(sent, kept, strict=True):
-            outcomes.append((letter.id, SENT, "" if still_ours else "its lease had ended when it was sent"))
+            outcomes.append(
+                (letter.id, SENT, "" if still_ours else "it was judged before, or its lease had ended")
+            )
             self._judging[letter.id] = letter.fence
         back: list[Settlement] = [
             Settlement(letter.hold, Release(detail="processed already"))
@@ -214,10 +216,13 @@ class Replay:
         await self._record(outcomes)
 
     async def _publish(self, letters: Sequence[DeadLetter]) -> Sequence[RedriveError | None]:
-        if not letters:
-            return []
-        messages = [publication(one, one.hold, self._options.sending, self._id) for one in letters]
-        return await self._transport.publish(messages)
+        """Send them; one answer for each, in order."""
+        sending = self._options.sending
+        going = [one for one in letters if not is_lost(one, sending)]
+        messages = [publication(one, one.hold, sending, self._id) for one in going]
+        answers = iter(await self._transport.publish(messages) if messages else ())
+        nowhere = PublishError("nobody knows where it came from; name a queue to send it to (--to QUEUE)")
+        return [nowhere if is_lost(one, sending) else next(answers) for one in letters]
 
     async def _done_elsewhere(self, letters: Sequence[DeadLetter]) -> set[str]:
         """Letters whose message another letter has resolved."""

@@ -36,6 +36,8 @@ from redrive.transports import Source, Transport, open_transport
 _LOG: Final = logging.getLogger("redrive.serve")
 _FIRST_WAIT: Final = timedelta(milliseconds=200)
 _LONGEST_WAIT: Final = timedelta(seconds=10)
+_STOP: Final = timedelta(seconds=15)  # for what the services have begun
+_LEAVE: Final = timedelta(seconds=5)  # for a broker that does not answer when we say good-bye
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +77,7 @@ class Server:
                 ending.callback(ServeLock.take(file).release)
             broker, url, management = await self._broker(ending)
             transport = open_transport(url, self._clock)
-            ending.push_async_callback(transport.close)
+            ending.push_async_callback(self._close, transport)
             store = await open_store(self._store, self._clock)
             ending.push_async_callback(store.close)
             discover = (
@@ -98,17 +100,24 @@ class Server:
             await self._work(crew)
 
     async def _work(self, crew: Crew) -> None:
+        """Run the services until somebody stops us; those that a silent broker holds up are left behind."""
         services = Services(crew.permanent, self._clock, self._trouble)
-        stopping = asyncio.create_task(self._stop_with(services))
+        running = asyncio.create_task(services.run(_STOP))
         try:
-            await services.run(self._settings.consume.stop_timeout)
-        finally:
-            stopping.cancel()
+            await self._stop.wait()
+        finally:  # also where whoever runs us is cancelled
+            _LOG.info("stopping in order")
+            services.stop()
+            await asyncio.wait((running,), timeout=(_STOP + _LEAVE).total_seconds())
+            if not running.done():
+                _LOG.warning("some services do not end; what they hold comes again when its lease ends")
+                running.cancel()
+                await asyncio.wait((running,), timeout=_LEAVE.total_seconds())
 
-    async def _stop_with(self, services: Services) -> None:
-        await self._stop.wait()
-        _LOG.info("stopping in order")
-        services.stop()
+    async def _close(self, transport: Transport) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVE.total_seconds()):
+                await transport.close()
 
     # --- the broker --------------------------------------------------------------------------------------------
 

@@ -51,6 +51,13 @@ def publication(
     return Publication(msgspec.structs.replace(message, **changes), target(letter, options))
 
 
+def is_lost(letter: DeadLetter, options: SendOptions) -> bool:
+    """Whether nobody knows where it came from: its message does not say, and would be sent to its own dead letters."""
+    origin = letter.origin
+    told = options.target is not None or origin.source in options.redirects
+    return not told and origin.source == origin.dead_letter_source
+
+
 def target(letter: DeadLetter, options: SendOptions) -> Target:
     """Where the letter goes."""
     origin = letter.origin

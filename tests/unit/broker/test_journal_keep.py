@@ -74,6 +74,24 @@ def test_durable_queues_bindings_and_persistent_messages_are_there_again(
     assert world.broker.vhosts["/"].queues["q"].options.max_length == 10
 
 
+@pytest.mark.parametrize("orderly", [True, False])
+def test_a_quorum_queue_keeps_transient_messages_too_as_rabbitmqs_does(world: Durable, orderly: bool) -> None:
+    client = world.client()
+    client.call(m.ExchangeDeclare("x", "fanout", durable=True), m.ExchangeDeclareOk)
+    for name, kind in (("one", "quorum"), ("two", "quorum"), ("classic", "classic")):
+        client.declare(name, durable=True, x_queue_type=kind)
+        client.call(m.QueueBind(name, "x", ""), m.QueueBindOk)
+    client.publish("", b"transient", "x")
+    client.publish("one", b"alone")
+    world.restart(orderly=orderly)
+    client = world.client()
+    assert client.bodies("one") == [b"transient", b"alone"]
+    assert client.bodies("two") == [b"transient"]
+    assert client.bodies("classic") == []
+    world.restart(orderly=orderly)
+    assert world.client().bodies("one") == []
+
+
 def test_what_was_settled_purged_or_deleted_stays_gone(world: Durable) -> None:
     client = world.client()
     for name in ("acked", "purged", "deleted"):

@@ -181,7 +181,7 @@ async def test_a_second_death_that_is_handed_out_again_is_told_once() -> None:
     await put(world, Message(body=b"x", headers=X_DEATH))
     await world.collect()
     (held,) = await world.store.take([(await world.the_letter()).id], "worker-1")
-    marks = {"redrive-id": held.id, "redrive-fence": held.fence, "redrive-attempt": 1}
+    marks: dict[str, Any] = {"redrive-id": held.id, "redrive-fence": held.fence, "redrive-attempt": 1}
     await put(world, Message(body=b"x", headers=X_DEATH.with_(marks)))
     receiver = await world.transport.receiver(Source(name="orders.dlq"))
     await world.collector.keep(await receiver.receive())
@@ -193,10 +193,15 @@ async def test_a_second_death_that_is_handed_out_again_is_told_once() -> None:
 
 
 async def test_messages_that_look_alike_and_are_handed_out_again_are_as_many_as_before() -> None:
-    """A crash between keeping and accepting, where the message tells neither its name nor its time."""
+    """A crash between keeping and accepting, where nothing tells one from the other, nor when it died."""
     world = World()
     await world.open()
-    await put(world, *[Message(body=b"tick")] * 3, *[Message(body=b"tock")] * 2)
+
+    def dead(body: bytes) -> Message:
+        told: dict[str, Any] = {"redrive-reason": "PoisonMessage", "redrive-key": f"orders/{body.decode()}"}
+        return Message(body=body, headers=Headers(told))
+
+    await put(world, *[dead(b"tick")] * 3, *[dead(b"tock")] * 2)
     receiver = await world.transport.receiver(Source(name="orders.dlq", window=100))
     batch = await receiver.receive()
     await world.collector.keep([each for each in batch if each.body == b"tock"])

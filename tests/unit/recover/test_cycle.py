@@ -5,11 +5,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from redrive.letters import Headers, State
+from redrive.letters import Headers, Message, State
 from redrive.letters.redrive import redrive_of
 from redrive.rules import Health, StrategyOptions
 from redrive.stores.changes import Resolve, Settlement
 from redrive.testing import ManualClock
+from redrive.transports import Publication, Target
 from tests.unit.recover.cycle import World
 
 MINUTE = timedelta(minutes=1)
@@ -285,6 +286,25 @@ async def test_when_most_redrives_die_again_the_breaker_holds_the_rest_back_unti
             await world.worker.turn()
             await world.collect()
     assert set(await world.states()) == {State.RESOLVED}
+
+
+async def test_a_letter_that_does_not_say_where_it_came_from_is_parked_and_never_sent_to_its_own_dead_letters() -> (
+    None
+):
+    world = World()
+    await world.open()
+    own = Headers(
+        {"redrive-reason": "MaxDeliveryCountExceeded", "redrive-error-type": "ConnectionResetError"}
+    )
+    dead = Publication(Message(body=b"x", headers=own), Target(name="orders.dlq"))
+    assert not any(await world.transport.publish([dead]))
+    await world.collect()
+    letter = await world.the_letter()
+    assert (letter.source, letter.strategy) == ("orders.dlq", "immediate")
+    world.clock.advance(MINUTE)
+    assert await world.worker.turn() == 1
+    assert (await world.the_letter()).state is State.MANUAL
+    assert await world.transport.depth("orders.dlq") == 0
 
 
 async def test_a_worker_stops_when_it_is_told_to_and_can_be_woken() -> None:

@@ -15,6 +15,7 @@ from redrive.clock import SystemClock
 from redrive.errors import ServiceError, SettingsError, StoreBusyError
 from redrive.serve import Places, Server
 from redrive.serve.child import EmbeddedBroker
+from redrive.serve.lock import ServeLock
 from redrive.serve.server import store_of
 from redrive.settings import Settings, read
 from redrive.transports import Source
@@ -43,6 +44,18 @@ async def test_it_runs_on_memory_until_it_is_stopped(tmp_path: Path) -> None:
     await asyncio.wait_for(running, 30)
     with pytest.raises(urllib.error.URLError):
         await asyncio.to_thread(_health, places.http)
+
+
+async def test_a_server_whose_task_is_cancelled_ends_in_order_too(tmp_path: Path) -> None:
+    server = Server(settings(tmp_path, broker={"url": "memory:"}), SystemClock())
+    ready: asyncio.Future[Places] = asyncio.get_running_loop().create_future()
+    running = asyncio.create_task(server.run(ready.set_result))
+    await asyncio.wait_for(ready, 30)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert {task for task in asyncio.all_tasks() if not task.done()} == {asyncio.current_task()}
+    ServeLock.take(tmp_path / "redrive.db").release()  # nobody holds it
 
 
 async def test_a_broker_that_is_away_is_waited_for_and_stopping_ends_the_waiting(

@@ -22,7 +22,7 @@ from redrive.stores.query import EVERYTHING, Query
 from redrive.testing.simulation.faults import ACCEPTING, ANYWHERE, BURYING, RECEIVING, SENDING, Faults, Kind
 from redrive.testing.simulation.lives import Life
 from redrive.testing.simulation.virtual import VirtualClock
-from redrive.testing.simulation.watch import Watch
+from redrive.testing.simulation.watch import Watch, short
 from redrive.transports.base import Capabilities, Death, Delivery, Outcomes, Publication, Release, Source
 from redrive.transports.memory import MemoryBroker, MemoryDelivery, MemoryReceiver, MemoryTransport
 
@@ -119,7 +119,9 @@ class Edge:
         if fault is Kind.REORDER or (fault in _SAYS_NO and verb in _REPEATABLE):
             return
         if fault is Kind.REFUSE and verb == "publish":
-            return  # it was not sent, and the caller knows
+            # It was not sent, and the caller knows; a consumer goes on without its verdict.
+            self.watch.setbacks += self.life.process == "consumer"
+            return
         if self.life.process == "consumer" and fault in _COMES_AGAIN:
             self.watch.setbacks += 1
         elif fault is not Kind.CUT:  # what a collector gets again, it knows
@@ -252,7 +254,7 @@ class FaultyStore:
 
     async def record(self, operation_id: str, outcomes: Sequence[tuple[str, str, str]]) -> None:
         """Record outcomes."""
-        about = [f"{one[0][-4:]} {one[1]}" for one in outcomes]
+        about = [f"{short(one[0])} {one[1]}" for one in outcomes]
         await self._verb("record", lambda: self._store.record(operation_id, outcomes), about)
 
     async def run_operation(
@@ -286,11 +288,11 @@ class FaultyStore:
 
 
 def _short(ids: Iterable[str]) -> str:
-    return ",".join(letter_id[-4:] for letter_id in ids)
+    return ",".join(map(short, ids))
 
 
 def _holds(holds: Iterable[Hold]) -> str:
-    return ",".join(f"{hold.id[-4:]}/{hold.fence}" for hold in holds)
+    return ",".join(f"{short(hold.id)}/{hold.fence}" for hold in holds)
 
 
 # --- the transport ----------------------------------------------------------------------------------------
@@ -504,7 +506,7 @@ def _told(publication: Publication) -> str:
     headers = publication.message.headers
     mark = headers.text("redrive-id")
     body = publication.message.body
-    return f"{publication.target.name} {body!r}" if not mark else f"{body!r} as {mark[-4:]}"
+    return f"{publication.target.name} {body!r}" if not mark else f"{body!r} as {short(mark)}"
 
 
 def at_once(work: Coroutine[Any, Any, T]) -> T:

@@ -95,11 +95,11 @@ async def _simulated(
 
 async def _until_rest(world: World) -> None:
     """Let time pass until nothing happens from one look to the next."""
-    last: tuple[int, ...] = ()
+    last: tuple[int, ...] | None = None
     while not world.watch.broken:
         await world.clock.sleep(_LOOK)
-        now = world.traffic()
-        if now == last and world.at_rest():
+        now = world.traffic() if world.at_rest() else None
+        if now is not None and now == last:
             return
         last = now
         world.watch.rule(

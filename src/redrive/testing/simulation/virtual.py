@@ -8,6 +8,7 @@ The rule: no real time, no file and no socket is ever looked at.
 """
 
 import asyncio
+import math
 import selectors
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -38,7 +39,8 @@ class _Waiting(selectors.BaseSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
             raise StuckError("nothing runs and nobody waits for a time")
-        self.passed += max(0.0, timeout)
+        if timeout > 0:  # a step that is too small for a number of this size is the smallest there is
+            self.passed = max(self.passed + timeout, math.nextafter(self.passed, math.inf))
         return []
 
     def get_map(self) -> Mapping[Any, selectors.SelectorKey]:

@@ -39,7 +39,7 @@ from redrive.testing.simulation.edges import Edge, FaultyStore, FaultyTransport,
 from redrive.testing.simulation.faults import Faults
 from redrive.testing.simulation.lives import Life, Process
 from redrive.testing.simulation.virtual import START, VirtualClock
-from redrive.testing.simulation.watch import Watch
+from redrive.testing.simulation.watch import Watch, short
 from redrive.transports.base import Source
 from redrive.transports.memory import MemoryBroker, MemoryTransport
 
@@ -396,7 +396,7 @@ def letters_now(world: World) -> str:
     for letter in world.store.letters.values():
         attempts = ", ".join(f"{one.result}/{one.fence}" for one in letter.attempts)
         lines.append(
-            f"  {letter.id[-4:]} {letter.message.body!r} {letter.state} fence {letter.fence} "
+            f"  {short(letter.id)} {letter.message.body!r} {letter.state} fence {letter.fence} "
             f"redrives {letter.dlq_retry_count} [{attempts}]"
         )
     return "\n".join(lines)

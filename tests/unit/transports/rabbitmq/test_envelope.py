@@ -138,3 +138,25 @@ def test_nonsense_in_our_headers_is_no_reason_to_fail() -> None:
 
     assert (found.deliveries, found.not_before) == (1, None)
     assert found.route("ex", "key") == ("ex", "key")
+
+
+def test_what_redrive_tells_of_a_death_is_no_seal() -> None:
+    """A dead letter that nobody sealed comes out as the octets that it went in with, not packed anew."""
+    headers = {"redrive-reason": "NonRetryableError", "redrive-source": "orders", "x-death": []}
+    properties = encode_properties(BasicProperties(headers=headers, message_id="m-1"))
+    assert unseal(properties, "orders.dlq").properties is properties
+
+
+@given(PROPERTIES)
+def test_what_goes_to_one_queue_asks_the_broker_for_no_copies_and_comes_out_as_it_was(
+    had: BasicProperties,
+) -> None:
+    raw = replace_fields(
+        encode_properties(had), (), headers={**(had.headers or {}), "CC": ["audit"], "BCC": ["spy"]}
+    )
+
+    sealed = seal_publication(raw, "me", to_one=True)
+
+    assert not {"CC", "BCC"} & set(read_headers(sealed))
+    assert unseal(sealed, "orders").properties == raw
+    assert {"CC", "BCC"} <= set(read_headers(seal_publication(raw, "me"))), "an exchange makes them"

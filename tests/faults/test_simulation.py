@@ -1,0 +1,253 @@
+"""The whole way back in a simulated world: 20,000 seeds are green, and every fault that is planted back is found.
+
+`REDRIVE_SIMULATION_SEEDS` sets another number. A seed that fails is told step by step by
+`python -m redrive.testing.simulation --trace SEED`.
+"""
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from redrive.collect.collector import Collector
+from redrive.collect.drain import Drain
+from redrive.errors import BrokerUnreachableError, RedriveError
+from redrive.letters import DeadLetter, Hold, LetterHead, State, Step
+from redrive.letters.redrive import Redrive
+from redrive.recover import worker as recovering
+from redrive.stores import memory
+from redrive.stores.base import Rescued
+from redrive.stores.memory import MemoryStore
+from redrive.testing.simulation import simulate
+from redrive.testing.simulation.edges import FaultyReceiver
+from redrive.testing.simulation.faults import BURYING, Kind
+from redrive.testing.simulation.virtual import StuckError, VirtualClock, VirtualLoop
+from redrive.transports import memory as in_memory, redriving
+from redrive.transports.base import Death, Delivery, Outcomes
+
+SEEDS: Final = int(os.environ.get("REDRIVE_SIMULATION_SEEDS", "20000"))
+SHARDS: Final = 40
+PATIENCE: Final = 600  # seeds within which a planted fault has to be found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_whatever_goes_wrong_nothing_is_lost_and_every_count_is_right(shard: int) -> None:
+    share = -(-SEEDS // SHARDS)
+    for seed in range(shard * share, min((shard + 1) * share, SEEDS)):
+        outcome = simulate(seed)
+        assert outcome.broken is None, f"seed {seed}: {outcome.broken}"
+
+
+def test_every_kind_of_fault_happens_and_the_world_goes_through_every_state() -> None:
+    faults: Counter[str] = Counter()
+    states: Counter[str] = Counter()
+    sent = 0
+    for seed in range(150):
+        outcome = simulate(seed)
+        faults.update(outcome.faults)
+        states.update(outcome.states)
+        sent += outcome.sent
+    assert set(faults) == set(map(str, Kind))
+    assert set(states) == {State.MANUAL, State.RESOLVED, State.FAILED}, "nothing is under way at the end"
+    assert sent > 300
+
+
+# --- it repeats -------------------------------------------------------------------------------------------
+
+
+def trace_of(seed: int) -> list[str]:
+    lines: list[str] = []
+    simulate(seed, lines.append)
+    return lines
+
+
+@pytest.mark.parametrize("seed", [3, 11, 42])
+def test_a_seed_is_the_same_world_step_by_step(seed: int) -> None:
+    assert trace_of(seed) == trace_of(seed)
+
+
+def told_by_a_process(*words: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(filter(None, sys.path))
+    return subprocess.run(
+        [sys.executable, "-m", "redrive.testing.simulation", *words],
+        env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_seed_is_the_same_in_another_process() -> None:
+    one, other = (told_by_a_process("--trace", "7", hash_seed=each) for each in ("1", "2"))
+    assert one.returncode == other.returncode == 0, one.stderr + other.stderr
+    assert one.stdout == other.stdout
+    assert one.stdout.splitlines() == [part for line in trace_of(7) for part in line.splitlines()]
+
+
+def test_the_command_tells_how_many_seeds_were_run_and_what_went_wrong_in_them() -> None:
+    told = told_by_a_process("--seeds", "0:20")
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert told.stdout.startswith("20 seeds, 0 failed")
+
+
+# --- time that nobody waits for ---------------------------------------------------------------------------
+
+
+def test_on_a_virtual_loop_a_year_passes_at_once_and_timers_fire_in_order() -> None:
+    fired: list[int] = []
+
+    async def wait(days: int) -> None:
+        await clock.sleep(timedelta(days=days))
+        fired.append(days)
+
+    async def main() -> timedelta:
+        began = clock.now()
+        await asyncio.gather(*map(wait, (365, 1, 30)))
+        return clock.now() - began
+
+    loop = VirtualLoop()
+    clock = VirtualClock(loop)
+    try:
+        assert loop.run_until_complete(main()) == timedelta(days=365)
+    finally:
+        loop.close()
+    assert fired == [1, 30, 365]
+
+
+def test_a_virtual_loop_on_which_nobody_waits_for_a_time_says_so_and_does_not_hang() -> None:
+    loop = VirtualLoop()
+    never: asyncio.Future[None] = loop.create_future()
+    try:
+        with pytest.raises(StuckError):
+            loop.run_until_complete(never)
+        never.cancel()
+    finally:
+        loop.close()
+
+
+# --- faults planted back ----------------------------------------------------------------------------------
+
+
+async def accepts_before_it_is_kept(self: Drain, batch: Sequence[Delivery], _stop: asyncio.Event) -> None:
+    self._receiver.accept(batch)
+    try:
+        await self._keep(batch)
+    except RedriveError as error:
+        self._trouble("dead letters cannot be kept", error)
+
+
+async def accepts_before_the_dead_letter(self: FaultyReceiver, deaths: Sequence[Death]) -> Outcomes:
+    buried = [in_memory._enriched(in_memory._ours(death.delivery), death) for death in deaths]
+    self._receiver.accept([death.delivery for death in deaths])
+
+    async def bury() -> Outcomes:
+        return [self._broker.append(self.source.dlq, message) for message in buried]
+
+    return await self._edge.step("dead_letter", bury, BrokerUnreachableError, BURYING)
+
+
+def any_fence_will_do(self: MemoryStore, hold: Hold, _now: datetime) -> DeadLetter | None:
+    letter = self._letters.get(hold.id)
+    return letter if letter is not None and letter.state is State.PROCESSING else None
+
+
+def any_lease_will_do(self: MemoryStore, hold: Hold, _now: datetime) -> DeadLetter | None:
+    letter = self._letters.get(hold.id)
+    held = letter is not None and letter.state is State.PROCESSING and letter.fence == hold.fence
+    return letter if held else None
+
+
+async def nobody_is_rescued(self: MemoryStore, **_options: Any) -> list[Rescued]:
+    return []
+
+
+def for_ever(
+    self: MemoryStore, letter: DeadLetter, worker: str, now: datetime, lease: timedelta, step: Step
+) -> LetterHead:
+    held: dict[str, Any] = {"locked_by": worker, "locked_at": now, "lease_until": now + 10_000 * lease}
+    return self._change(letter, step, worker, now, fence=letter.fence + 1, **held)
+
+
+async def whatever_is_there_now(self: MemoryStore, operation_id: str, *, limit: int) -> list[str]:
+    recorded = {item.letter_id for item in self._items[operation_id].values() if item.outcome is not None}
+    open_ones = (one for one in self._letters.values() if one.state in {State.PENDING, State.MANUAL})
+    return [one.id for one in open_ones if one.id not in recorded][:limit]
+
+
+async def a_new_letter_each_time(self: Collector, _redrive: Redrive, _letter: DeadLetter) -> bool:
+    return False
+
+
+def counted_from_one(
+    letter: DeadLetter, result: str, now: datetime, strategy: str | None, detail: str
+) -> dict[str, Any]:
+    counted = ATTEMPTED(letter, result, now, strategy, detail)
+    last = msgspec.structs.replace(counted["attempts"][-1], number=1)
+    return {"dlq_retry_count": 1, "attempts": (last,)}
+
+
+def never_sent_before(_letter: DeadLetter) -> int:
+    return 0
+
+
+ATTEMPTED = memory._attempted
+Plant = tuple[Any, str, Callable[..., Any]]
+PLANTS: Final[dict[str, tuple[str, list[Plant]]]] = {
+    "ack before durable: the collector": ("is lost", [(Drain, "_settle", accepts_before_it_is_kept)]),
+    "ack before durable: the consumer": (
+        "is lost",
+        [(FaultyReceiver, "dead_letter", accepts_before_the_dead_letter)],
+    ),
+    "finish without fence": (
+        r"claim is over|not the claim|lease had ended|twice under",
+        [(MemoryStore, "_held", any_fence_will_do)],
+    ),
+    "finish after the lease": ("lease had ended", [(MemoryStore, "_held", any_lease_will_do)]),
+    "lease without end: nobody rescues": (
+        "does not come to rest",
+        [(MemoryStore, "rescue", nobody_is_rescued)],
+    ),
+    "lease without end: leases of years": ("does not come to rest", [(MemoryStore, "_hold", for_ever)]),
+    "replay without frozen list": ("not in its list", [(MemoryStore, "remaining", whatever_is_there_now)]),
+    "count lost over a cycle: a new letter each time": (
+        r"nothing went wrong|lies in \d letters",
+        [(Collector, "_returned", a_new_letter_each_time)],
+    ),
+    "count lost over a cycle: counted from one": (
+        r"redrives|attempts|history",
+        [(memory, "_attempted", counted_from_one)],
+    ),
+    "count lost over a cycle: every redrive is the first": (
+        "as number 1; it is number",
+        [(redriving, "attempts_of", never_sent_before), (recovering, "attempts_of", never_sent_before)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_fault_that_is_planted_back_is_found(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, plants = PLANTS[name]
+    with monkeypatch.context() as planted:
+        for place, attribute, wrong in plants:
+            planted.setattr(place, attribute, wrong)
+        found = next(
+            (outcome for seed in range(PATIENCE) if (outcome := simulate(seed)).broken is not None), None
+        )
+    assert found is not None, f"{PATIENCE} seeds did not find it"
+    assert found.broken is not None
+    with capsys.disabled():
+        print(f"\n{name}: seed {found.seed}: {found.broken.splitlines()[0]}")  # noqa: T201
+    assert simulate(found.seed).broken is None, "the fault was not the planted one"
+    assert re.search(words, found.broken), found.broken
