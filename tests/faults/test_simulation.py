@@ -103,7 +103,7 @@ def test_the_command_tells_how_many_seeds_were_run_and_what_went_wrong_in_them()
 # --- time that nobody waits for ---------------------------------------------------------------------------
 
 
-def test_on_a_virtual_loop_a_year_passes_at_once_and_timers_fire_in_order() -> None:
+def test_on_a_virtual_loop_a_month_passes_at_once_and_timers_fire_in_order() -> None:
     fired: list[int] = []
 
     async def wait(days: int) -> None:
@@ -112,16 +112,16 @@ def test_on_a_virtual_loop_a_year_passes_at_once_and_timers_fire_in_order() -> N
 
     async def main() -> timedelta:
         began = clock.now()
-        await asyncio.gather(*map(wait, (365, 1, 30)))
+        await asyncio.gather(*map(wait, (30, 1, 7)))
         return clock.now() - began
 
     loop = VirtualLoop()
     clock = VirtualClock(loop)
     try:
-        assert loop.run_until_complete(main()) == timedelta(days=365)
+        assert loop.run_until_complete(main()) == timedelta(days=30)
     finally:
         loop.close()
-    assert fired == [1, 30, 365]
+    assert fired == [1, 7, 30]
 
 
 def test_a_virtual_loop_on_which_nobody_waits_for_a_time_says_so_and_does_not_hang() -> None:
@@ -220,7 +220,7 @@ PLANTS: Final[dict[str, tuple[str, list[Plant]]]] = {
     "lease without end: leases of years": ("does not come to rest", [(MemoryStore, "_hold", for_ever)]),
     "replay without frozen list": ("not in its list", [(MemoryStore, "remaining", whatever_is_there_now)]),
     "count lost over a cycle: a new letter each time": (
-        r"nothing went wrong|lies in \d letters",
+        r"nothing went wrong|lies in \d letters|is lost",
         [(Collector, "_returned", a_new_letter_each_time)],
     ),
     "count lost over a cycle: counted from one": (

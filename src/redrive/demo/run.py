@@ -23,6 +23,7 @@ from urllib.request import Request, urlopen
 
 import msgspec
 
+from redrive.app import App
 from redrive.clock import Clock, pause
 from redrive.demo.outside import Outside
 from redrive.demo.shop import BANK, MAIL_HOST
@@ -114,7 +115,8 @@ class Demo:
         """Run until the time is over or `stop` is called; None if it never came to open."""
         file = self._file
         async with contextlib.AsyncExitStack() as ending:
-            server = Server(load(file, {}), self._clock)
+            settings = load(file, {})
+            server = Server(settings, self._clock, App(settings=settings).sources())
             serving, places = await self._serve(server)
             ending.push_async_callback(_finish, server, serving)
             if places is None:

@@ -97,8 +97,11 @@ class Clerk:
             await process.wait()
             raise
         if not line.startswith(_READY):
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            if (
+                line or not process.stdout.at_eof()
+            ):  # it lives; killing one that has ended may lose its exit code
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
             await process.wait()
             raise ServiceError(f"the consumer of {self.name} does not start: {self._last_words()}")
 

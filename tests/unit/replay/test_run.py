@@ -303,7 +303,7 @@ async def test_a_run_that_died_is_gone_on_with_and_what_was_marked_is_not_sent_a
     world.store.record = crashing_record  # type: ignore[assignment,method-assign]
     with pytest.raises(CrashError):
         await dying.run(asyncio.Event())
-    world.transport.publish, world.store.record = publish, record  # type: ignore[assignment,method-assign]
+    world.transport.publish, world.store.record = publish, record  # type: ignore[method-assign]
     assert world.store.extend == extend
     done = await ran(world, await world.store.operation(operation.id))
     assert done.state is OperationState.DONE

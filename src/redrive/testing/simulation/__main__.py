@@ -41,10 +41,17 @@ def _run(seeds: range, most: int) -> int:
             if failed >= most:
                 break
     spent = time.process_time() - began
-    _say(f"{run} seeds, {failed} failed; {spent:.1f} s of CPU, {spent / max(run, 1) * 1000:.1f} ms each; {hours:.0f} hours of theirs")
-    _say(f"{steps} steps, {faults.total()} faults: {', '.join(f'{kind} {n}' for kind, n in faults.most_common())}")
-    _say(f"{sent} redrives, {again} again after a fault; letters: {', '.join(f'{k} {n}' for k, n in states.most_common())}")
+    each = spent / max(run, 1) * 1000
+    _say(
+        f"{run} seeds, {failed} failed; {spent:.1f} s of CPU, {each:.1f} ms each; {hours:.0f} hours of theirs"
+    )
+    _say(f"{steps} steps, {faults.total()} faults: {_counted(faults)}")
+    _say(f"{sent} redrives, {again} again after a fault; letters: {_counted(states)}")
     return 1 if failed else 0
+
+
+def _counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.most_common())
 
 
 def _say(line: str) -> None:

@@ -63,7 +63,12 @@ class Edge:
     """What the edges of one life share."""
 
     def __init__(
-        self, life: Life, faults: Faults, watch: Watch, clock: VirtualClock, trace: Callable[[str, str], None] | None
+        self,
+        life: Life,
+        faults: Faults,
+        watch: Watch,
+        clock: VirtualClock,
+        trace: Callable[[str, str], None] | None,
     ) -> None:
         self.life = life
         self.faults = faults
@@ -171,7 +176,9 @@ class FaultyStore:
 
     async def add(self, letters: Sequence[DeadLetter]) -> list[bool]:
         """Add."""
-        return await self._verb("add", lambda: self._store.add(letters), [one.message.body for one in letters])
+        return await self._verb(
+            "add", lambda: self._store.add(letters), [one.message.body for one in letters]
+        )
 
     async def load(self, ids: Sequence[str]) -> list[DeadLetter]:
         """Load."""

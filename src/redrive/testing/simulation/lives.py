@@ -86,8 +86,8 @@ class Life:
 
     async def gate(self) -> None:
         """Wait while it is frozen; who is dead comes no further."""
-        while not self.dead and (wait := self._frozen_until - self._loop.time()) > 0:
-            await asyncio.sleep(wait)
+        while self.frozen:  # noqa: ASYNC110  a time is waited for, and it may be frozen again meanwhile
+            await asyncio.sleep(self._frozen_until - self._loop.time())
         if self.dead:
             raise asyncio.CancelledError
 
@@ -175,9 +175,11 @@ def adopt(loop: asyncio.AbstractEventLoop) -> Tasks:
     tasks = Tasks()
 
     def made(
-        loop: asyncio.AbstractEventLoop, coroutine: Generator[Any, None, Any] | Coroutine[Any, Any, Any], **more: Any
+        loop: asyncio.AbstractEventLoop,
+        coroutine: Generator[Any, None, Any] | Coroutine[Any, Any, Any],
+        **more: Any,
     ) -> "asyncio.Task[Any]":
-        task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **more)  # type: ignore[arg-type]
+        task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **more)
         tasks.add(task)
         life = _LIFE.get()
         if life is not None:

@@ -61,7 +61,9 @@ async def _simulated(
 ) -> Outcome:
     world = World(seed, trace)
     await world.open()
-    world.told("simulation", f"faults: {', '.join(f'{one.step} {one.kind}' for one in world.faults.scheduled)}")
+    world.told(
+        "simulation", f"faults: {', '.join(f'{one.step} {one.kind}' for one in world.faults.scheduled)}"
+    )
     begun = [asyncio.create_task(process.run()) for process in world.processes]
     begun.append(asyncio.create_task(world.produce()))
     broken: str | None = None

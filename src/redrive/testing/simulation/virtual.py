@@ -4,11 +4,11 @@ On an event loop whose time is a number. When nothing can run, the loop would wa
 time to that moment instead. Timers, time budgets and sleeps all follow, whoever set them, and hours pass in
 milliseconds. The order of everything is a matter of the code and the seed alone.
 
-The rule: no real time, no file and no socket is ever looked at.
+The rule: no real time, no file and no socket is ever looked at. It is good for a month: after that, nanoseconds are
+too small for the number.
 """
 
 import asyncio
-import math
 import selectors
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -39,8 +39,7 @@ class _Waiting(selectors.BaseSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
             raise StuckError("nothing runs and nobody waits for a time")
-        if timeout > 0:  # a step that is too small for a number of this size is the smallest there is
-            self.passed = max(self.passed + timeout, math.nextafter(self.passed, math.inf))
+        self.passed += max(0.0, timeout)
         return []
 
     def get_map(self) -> Mapping[Any, selectors.SelectorKey]:

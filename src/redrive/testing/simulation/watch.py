@@ -94,11 +94,14 @@ class Watch:
     def _changed(self, verb: str, old: DeadLetter, new: DeadLetter, shown: set[Hold], now: datetime) -> None:
         name = f"letter {old.id} ({old.message.body!r})"
         if old.state is not new.state:
-            self.rule((old.state, new.state) in _LEGAL, f"{verb}: {name} went from {old.state} to {new.state}")
+            self.rule(
+                (old.state, new.state) in _LEGAL, f"{verb}: {name} went from {old.state} to {new.state}"
+            )
         self.rule(new.message == old.message, f"{verb}: the message of {name} was changed")
         claimed = verb in {"claim", "take"}
         self.rule(
-            new.fence == old.fence + claimed, f"{verb}: the fence of {name} went from {old.fence} to {new.fence}"
+            new.fence == old.fence + claimed,
+            f"{verb}: the fence of {name} went from {old.fence} to {new.fence}",
         )
         if verb == "claim":
             self.rule(old.next_retry_at <= now, f"{name} was claimed before it was due")
@@ -115,8 +118,13 @@ class Watch:
         if old.sent_at is None and new.sent_at is not None:
             self.marked[old.id] = old.fence
         more = new.dlq_retry_count - old.dlq_retry_count
-        self.rule(more in {0, 1}, f"{verb}: {name} went from {old.dlq_retry_count} to {new.dlq_retry_count} redrives")
-        self.rule(len(new.attempts) == new.dlq_retry_count, f"{verb}: {name} has other attempts than redrives")
+        self.rule(
+            more in {0, 1},
+            f"{verb}: {name} went from {old.dlq_retry_count} to {new.dlq_retry_count} redrives",
+        )
+        self.rule(
+            len(new.attempts) == new.dlq_retry_count, f"{verb}: {name} has other attempts than redrives"
+        )
         self.rule(
             new.attempts[: len(old.attempts)] == old.attempts, f"{verb}: the history of {name} was rewritten"
         )
@@ -142,7 +150,9 @@ class Watch:
             self.rule(hold not in self.sent, f"{who} sends {name} twice under one claim")
             letter = self._store.letters[hold.id]
             if letter.hold != hold or letter.lease_until is None or letter.lease_until <= self._now():
-                self.rule(self.excuses > 0, f"{who} sends {name} under a claim that is over, and nothing went wrong")
+                self.rule(
+                    self.excuses > 0, f"{who} sends {name} under a claim that is over, and nothing went wrong"
+                )
                 self.stale += 1
             else:
                 self._sends(who, letter, redrive.attempt, redrive.operation)
@@ -187,10 +197,10 @@ class Watch:
             self.rule(len(kept) <= 2**self.excuses, f"message {message} lies in {len(kept)} letters")
             if not self.excuses and not self.setbacks:
                 self.rule(done <= 1, f"message {message} was processed {done} times, and nothing went wrong")
+                states = [str(one.state) for one in letters[message]]
                 self.rule(
-                    len(letters[message]) <= 1 and done + len(kept) == 1,
-                    f"message {message}: processed {done} times, letters {[str(one.state) for one in letters[message]]}, "
-                    "and nothing went wrong",
+                    len(states) <= 1 and done + len(kept) == 1,
+                    f"message {message}: processed {done} times, letters {states}, and nothing went wrong",
                 )
         self._judge_journal()
         self._judge_operations()
@@ -210,7 +220,10 @@ class Watch:
             elif attempt.result == "failed" and not attempt.detail.startswith("sent back"):
                 self.rule(hold in self.sent, f"{name} has a failed attempt that was never sent")
             elif attempt.result == "presumed":
-                self.rule(self.excuses + self.setbacks > 0, f"{name} is presumed to be resolved, and nothing went wrong")
+                self.rule(
+                    self.excuses + self.setbacks > 0,
+                    f"{name} is presumed to be resolved, and nothing went wrong",
+                )
         earlier = redrive_of(letter.message.headers)
         redrives = letter.dlq_retry_count + (0 if earlier is None else earlier.attempt)
         if letter.state is State.FAILED:
@@ -227,7 +240,8 @@ class Watch:
             self.rule(line.before is before, f"line {line.number} of the journal begins at {line.before}")
             if line.after is not line.before:
                 self.rule(
-                    (line.before, line.after) in _LEGAL, f"line {line.number} leads from {line.before} to {line.after}"
+                    (line.before, line.after) in _LEGAL,
+                    f"line {line.number} leads from {line.before} to {line.after}",
                 )
             last[line.letter_id] = line.after
 

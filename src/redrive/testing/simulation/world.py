@@ -35,7 +35,7 @@ from redrive.replay.run import Replay
 from redrive.rules import Classifier, Fixed, StrategyOptions
 from redrive.stores.operations import Operation, OperationState
 from redrive.stores.query import EVERYTHING, Condition, Op, Query
-from redrive.testing.simulation.edges import Edge, FaultyStore, FaultyTransport, SimulatedStore, at_once
+from redrive.testing.simulation.edges import Edge, FaultyStore, FaultyTransport, SimulatedStore
 from redrive.testing.simulation.faults import Faults
 from redrive.testing.simulation.lives import Life, Process
 from redrive.testing.simulation.virtual import START, VirtualClock
@@ -56,7 +56,9 @@ CONSUMING: Final = ConsumeOptions(
     backoff=Fixed(timedelta(milliseconds=50)),
     flood=None,
 )
-CALLS: Final = CONSUMING.attempts * CONSUMING.max_deliveries  # of a handler that fails, until it is a dead letter
+CALLS: Final = (
+    CONSUMING.attempts * CONSUMING.max_deliveries
+)  # of a handler that fails, until it is a dead letter
 WORKING: Final = WorkerOptions(batch=3, poll=3 * MINUTE, lease=2 * MINUTE, quiet_time=10 * MINUTE)
 _READER: Final = Reader(Classifier(), Redactor(), STRATEGY)
 _NEEDS_A_PERSON: Final = Query((Condition("state", Op.IS, (str(State.MANUAL),)),))
@@ -364,9 +366,7 @@ class World:
             await store.end_operation(operation.id, OperationState.CANCELLED, by="operator")
             return
         stop = asyncio.Event()
-        replay = Replay(
-            store, transport, operation, runner=life.name, clock=life.clock, strategy=STRATEGY
-        )
+        replay = Replay(store, transport, operation, runner=life.name, clock=life.clock, strategy=STRATEGY)
 
         async def interrupt() -> None:
             if errand is None or errand.then == "run":
@@ -400,6 +400,3 @@ def letters_now(world: World) -> str:
             f"redrives {letter.dlq_retry_count} [{attempts}]"
         )
     return "\n".join(lines)
-
-
-__all__ = ["CALLS", "LIMIT", "Fate", "Script", "World", "at_once", "letters_now", "script_of"]
