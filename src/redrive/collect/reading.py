@@ -10,17 +10,18 @@ The rule: any message becomes a letter. One that nobody understands is kept as i
 import re
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from redrive.formats.told import Told
 from redrive.letters import DeadLetter, Failure, Kind, Message, Origin, letter_id
-from redrive.letters.letter import EPOCH
+from redrive.letters.letter import EPOCH, storable
 from redrive.letters.message import made_up_correlation_id, own_correlation_id
 from redrive.letters.redact import Redactor
 from redrive.rules import Classifier, Exhausted, StrategyOptions, choose
 
+_T = TypeVar("_T", Message, Origin, Failure)
 UNKNOWN_REASON: Final = "Unknown"
 NOT_UNDERSTOOD: Final = "not-understood"
 DAMAGED: Final = "damaged-headers"
@@ -58,24 +59,26 @@ class Reader:
 
         `key` names it if it does not itself; `route` is the exchange and routing key that it remembers, if it does.
         """
-        failure = self.failure(told, now)
+        failure = _legible(self.failure(told, now))
+        own = storable(told.key or key)
+        tags = _tags(told)
+        if (clean := _legible(message)) is not message:
+            message, tags = clean, (*tags, DAMAGED) if DAMAGED not in tags else tags
         plan = choose(failure.kind, 0, now, failure.retry_after, self._options, failure=failure)
         due = now if isinstance(plan, Exhausted) or plan.due is None else plan.due
         letter = DeadLetter.bury(
             message,
-            _origin(told, found, route),
+            _legible(_origin(told, found, route)),
             failure,
-            key=told.key or key,
+            key=own,
             reason=self._clean_name(told.reason or UNKNOWN_REASON),
             first_failed_at=told.first_failed_at,
             retry_count=told.retry_count or 0,
             retry_in=max(timedelta(0), due - failure.at),
             priority=_priority(message),
-            tags=_tags(told),
+            tags=tags,
             group=told.group if told.group and _FINGERPRINT.fullmatch(told.group) else None,
-            correlation_id=told.correlation_id
-            or own_correlation_id(message)
-            or made_up_correlation_id(told.key or key),
+            correlation_id=told.correlation_id or own_correlation_id(message) or made_up_correlation_id(own),
         )
         # The id must be the same when this death is read again: by a time that the message tells, never by ours.
         stable = told.failed_at or _died_at(told) or message.sent_at or EPOCH
@@ -113,6 +116,16 @@ class Reader:
             told.rule or (found.rule if knows else f"{told.convention} says no more"),
             told.retry_after or found.retry_after,
         )
+
+
+def _legible(value: _T) -> _T:
+    """The value with texts that a store can keep. Octets that are no text at all survive in bodies and headers only."""
+    changes = {
+        name: storable(text)
+        for name in value.__struct_fields__
+        if isinstance(text := getattr(value, name), str) and not text.isascii() and storable(text) != text
+    }
+    return msgspec.structs.replace(value, **changes) if changes else value
 
 
 def _origin(told: Told, found: Origin, route: tuple[str, str] | None) -> Origin:

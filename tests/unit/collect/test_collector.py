@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from redrive.collect.reading import DAMAGED, NOT_UNDERSTOOD
 from redrive.errors import StoreFullError
 from redrive.letters import Headers, Kind, Message, State
+from redrive.stores.sqlite import SqliteStore
+from redrive.testing import ManualClock
 from redrive.transports import Publication, Source, Target
 from tests.unit.recover.cycle import World
 
@@ -66,6 +69,25 @@ async def test_a_message_that_nobody_understands_is_kept_as_it_is_and_marked() -
     assert whole.message.headers == headers
     assert whole.message.key == b"\x01"
     assert whole.kind is Kind.UNKNOWN
+
+
+async def test_a_message_whose_names_are_no_text_is_kept_and_marked(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = await SqliteStore.open(tmp_path / "letters.db", clock=clock)
+    world = World(store)
+    world.clock = clock
+    await world.open()
+    odd = "a\udc80"
+    headers = Headers({"x-first-death-queue": b"\x80", "x-first-death-reason": "rejected"})
+    await put(
+        world, Message(body=b"\x80", headers=headers, message_id=odd, correlation_id=odd, content_type=odd)
+    )
+    await world.collect()
+    letter = await world.the_letter()
+    (whole,) = await world.store.load([letter.id])
+    assert whole.message.body == b"\x80"
+    assert DAMAGED in letter.tags
+    await store.close()
 
 
 async def test_what_can_be_read_of_damaged_headers_is_read() -> None:
