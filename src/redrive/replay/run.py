@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from redrive.clock import Clock, pause
-from redrive.errors import PublishError, RedriveError, SettingsError, TransportError
+from redrive.errors import PublishError, RedriveError, SettingsError, StoreError, TransportError
 from redrive.letters import DeadLetter, LetterHead, State
 from redrive.replay.options import FAILED, SENT, SKIPPED, ReplayOptions, unpack
 from redrive.rules import Health, StrategyOptions, in_words, unmet_conditions
@@ -292,9 +292,13 @@ class Replay:
         """Stay the one who runs it, unless somebody has ended it or runs it now."""
         while not lost.is_set():
             await self._clock.sleep(self._options.lease / 3)
-            if not await self._store.run_operation(
-                self._id, self._runner, lease=self._options.lease, resume=False
-            ):
+            try:
+                ours = await self._store.run_operation(
+                    self._id, self._runner, lease=self._options.lease, resume=False
+                )
+            except StoreError:
+                continue  # it may answer again before the lease ends; the run itself says if it does not
+            if not ours:
                 lost.set()
 
     def _tell(self, phase: str) -> None:
