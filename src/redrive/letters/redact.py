@@ -7,6 +7,9 @@ The rule (D4): a secret goes, its surroundings stay. `password=hunter2 rejected 
 A marker is a wall: nothing is searched in it or across it. Cleaning repeats until nothing more is found,
 hence cleaning twice is the same as cleaning once.
 
+Most text is harmless, and most lines of a stack come again in the next one. So rows are tried only where a line
+has something they need, and lines that have nothing for any of them are remembered, up to a bound.
+
 This module does not know what a secret looks like (`sensitive.py` does), where the text came from or where it
 goes, and it never sees payloads.
 """
@@ -24,8 +27,12 @@ from redrive.letters.sensitive import KINDS, RULES, SEED_RULES, Rule
 Mode = Literal["parts", "whole"]
 WHOLE = "[REDACTED - potentially sensitive data]"
 
-_MANY_DIGITS = re.compile(r"\d(?:[ .\-()\u00a0]{0,2}\d){6}")
+# Where no line of a text has this, no row that needs digits finds anything. It stands on one line, and so do those.
+_MANY_DIGITS = re.compile(r"\d(?:[ .\-()\u00a0]{0,2}\d){8}")
 _KIND = re.compile(r"[a-z][a-z0-9_\-]{0,39}")
+_DIGITS = "9 digits"  # stands for `_MANY_DIGITS` among the stems
+_LINES = 4096  # harmless lines that are remembered
+_LONGEST_LINE = 400  # of those
 _PASSES = 8  # real text settles after two; text made to need more is given up as a whole
 
 
@@ -38,7 +45,7 @@ class Found(NamedTuple):
 
 
 class _Ready(NamedTuple):
-    """A rule with its pattern compiled. The stem "" is in every text."""
+    """A rule with its pattern compiled. The stem "" is in every text, and `_DIGITS` where there are many digits."""
 
     kind: str
     stems: tuple[str, ...]
@@ -50,9 +57,8 @@ class _Ready(NamedTuple):
 
 @cache
 def _ready(rule: Rule) -> _Ready:
-    return _Ready(
-        rule.kind, rule.stems, re.compile(rule.pattern, re.IGNORECASE), "s", rule.check, rule.yields
-    )
+    pattern = re.compile(rule.pattern, re.IGNORECASE)
+    return _Ready(rule.kind, rule.stems or (_DIGITS,), pattern, "s", rule.check, rule.yields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,9 @@ class Redactor:
     off: Sequence[str] = field(default=(), hash=False)
     _rules: tuple[_Ready, ...] = field(init=False, repr=False, compare=False)
     _stems: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    _exact_stems: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    _always: frozenset[str] = field(init=False, repr=False, compare=False)
+    _harmless: set[str] = field(init=False, repr=False, compare=False)
     _walls: re.Pattern[str] = field(init=False, repr=False, compare=False)
     _kept: re.Pattern[str] | None = field(init=False, repr=False, compare=False)
 
@@ -89,31 +98,55 @@ class Redactor:
         kinds = "|".join(sorted({re.escape(rule.kind) for rule in rules}))
         keep = re.compile(_literals("keep", self.keep)) if self.keep else None
         object.__setattr__(self, "_rules", tuple(rules))
-        object.__setattr__(self, "_stems", tuple(sorted({stem for rule in rules for stem in rule.stems})))
+        stems = {stem for rule in rules for stem in rule.stems}
+        always = frozenset(stems & {""})
+        stems -= {"", _DIGITS}
+        object.__setattr__(self, "_stems", tuple(sorted(stem for stem in stems if stem == stem.lower())))
+        object.__setattr__(
+            self, "_exact_stems", tuple(sorted(stem for stem in stems if stem != stem.lower()))
+        )
+        object.__setattr__(self, "_always", always)
+        object.__setattr__(self, "_harmless", set())
         object.__setattr__(self, "_walls", re.compile(rf"\[REDACTED:(?:{kinds})\]|{re.escape(WHOLE)}"))
         object.__setattr__(self, "_kept", keep)
 
     def find(self, text: str) -> list[Found]:
         """Every secret in the text, in order, none overlapping another."""
-        lower = text.lower()
-        present = {stem for stem in self._stems if stem in lower}
-        digits = _MANY_DIGITS.search(text) is not None
-        if not present and not digits:
+        present, numbers = set(self._always), []
+        at = 0
+        for line in text.split("\n"):
+            if line not in self._harmless and (stems := self._look(line)):
+                present |= stems
+                if _DIGITS in stems:
+                    numbers.append((at, at + len(line)))
+            at += len(line) + 1
+        if not present:
             return []
-        rules = [
-            rule for rule in self._rules if (not present.isdisjoint(rule.stems) if rule.stems else digits)
-        ]
+        rules = [rule for rule in self._rules if not present.isdisjoint(rule.stems)]
         kept = (
             _Spans([Found("", *match.span()) for match in self._kept.finditer(text)]) if self._kept else None
         )
         found: list[Found] = []
         at = 0
-        for wall in (*self._walls.finditer(text), None):
+        for wall in (*self._walls.finditer(text), None) if "[REDACTED" in text else (None,):
             end = wall.start() if wall else len(text)
             if at < end:
-                found += _search(rules, text, at, end, kept)
+                found += _search(rules, text, (at, end), numbers, kept)
             at = wall.end() if wall else end
         return found
+
+    def _look(self, line: str) -> set[str]:
+        """What this line has that a rule needs. One that has nothing is remembered; one that has may be secret."""
+        lower = line.lower()
+        present = {stem for stem in self._stems if stem in lower}
+        present.update(stem for stem in self._exact_stems if stem in line)
+        if _MANY_DIGITS.search(line):
+            present.add(_DIGITS)
+        if not present and len(line) <= _LONGEST_LINE:
+            if len(self._harmless) >= _LINES:
+                self._harmless.clear()
+            self._harmless.add(line)
+        return present
 
     def clean(self, text: str) -> str:
         """The text without its secrets; the same text where there is none."""
@@ -136,17 +169,30 @@ class Redactor:
         return f"{error_type}: {WHOLE}" if cleaned == WHOLE != text else cleaned
 
 
-def _search(rules: list[_Ready], text: str, start: int, end: int, kept: "_Spans | None") -> list[Found]:
+def _search(
+    rules: list[_Ready],
+    text: str,
+    part: tuple[int, int],
+    numbers: list[tuple[int, int]],
+    kept: "_Spans | None",
+) -> list[Found]:
+    """What the rules find in a part of the text; `numbers` are the lines with many digits."""
     found: list[Found] = []
     for rule in rules:
         others = _Spans(found) if rule.yields else None
-        for match in rule.pattern.finditer(text, start, end):
+        places = _common(numbers, part) if _DIGITS in rule.stems else (part,)
+        for match in (match for place in places for match in rule.pattern.finditer(text, *place)):
             span = match.span(rule.group)
             if span[0] >= span[1] or (rule.check and not rule.check(match)):
                 continue
             if not (kept and kept.around(*span)) and not (others and others.touching(*span)):
                 found.append(Found(rule.kind, *span))
     return _merged(found)
+
+
+def _common(spans: list[tuple[int, int]], part: tuple[int, int]) -> list[tuple[int, int]]:
+    cut = ((max(start, part[0]), min(end, part[1])) for start, end in spans)
+    return [(start, end) for start, end in cut if start < end]
 
 
 def _merged(found: list[Found]) -> list[Found]:

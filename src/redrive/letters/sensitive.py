@@ -23,7 +23,9 @@ class Rule(NamedTuple):
     """One shape of secret. The group `s` of the pattern is what is replaced."""
 
     kind: str
-    stems: tuple[str, ...]  # lower case; one of them is in the text, or the rule is not tried. None: digits
+    # One of them is in the text, or the rule is not tried; with capitals they mean this case only. None: digits, and
+    # then what it finds stands on one line.
+    stems: tuple[str, ...]
     pattern: str
     check: Callable[[re.Match[str]], bool] | None = None
     yields: bool = False  # gives way where an earlier row found something: `pw@host.example` is no address
@@ -297,7 +299,7 @@ RULES: tuple[Rule, ...] = (
          r"(?P<s>(?-i:AIza[\w\-]{35}"
          r"|ya29\.[\w\-]{20,}+|GOCSPX-[\w\-]{20,}+|SG\.[\w\-]{16,}+\.[\w\-]{16,}+"
          r"|(?<=hooks\.slack\.com/services/)[\w/]{20,}+))"),
-    Rule("token", ("sk", "ac"), r"(?<![A-Za-z0-9])(?P<s>(?-i:SK|AC)[0-9a-f]{32})(?![A-Za-z0-9])"),
+    Rule("token", ("SK", "AC"), r"(?<![A-Za-z0-9])(?P<s>(?-i:SK|AC)[0-9a-f]{32})(?![A-Za-z0-9])"),
     Rule("card", (), r"(?<![A-Za-z0-9])(?<!\d\.)(?=(?P<s>\d{13,19}|\d{4}(?P<c>[ \-.\u00a0])\d{4}"
          r"(?P=c)\d{4}(?P=c)\d{4}"
          r"|\d{4}(?P<d>[ \-])\d{6}(?P=d)\d{4,5})(?![A-Za-z0-9]))\d", _card),
@@ -336,7 +338,7 @@ RULES: tuple[Rule, ...] = (
          rf"|11)?(?:-?cm)?(?:{_JOIN}codes?)?|dx)"
          rf"{_IS}(?P<s>(?:[a-z]\d[0-9a-z](?:\.[0-9a-z]{{1,4}})?|\d{{3}}\.\d{{1,2}})"
          rf"(?:[,;] ?[a-z]\d[0-9a-z](?:\.[0-9a-z]{{1,4}})?)*+)(?!\w)"),
-    Rule("phone", (), r"(?<![\w+])(?P<s>\+[1-9](?:[ .\-()]{0,2}\d){7,14})(?![\d])", _phone),
+    Rule("phone", ("+",), r"(?<![\w+])(?P<s>\+[1-9](?:[ .\-()]{0,2}\d){7,14})(?![\d])", _phone),
     Rule("phone", (), r"(?<![\w.\-])(?P<s>(?:1[ .\-])?(?:\([2-9]\d\d\) ?"
          r"|[2-9]\d\d[\-.])[2-9]\d\d[\-.]\d{4})(?![\w\-]|\.\d)"),
     Rule("phone", ("phone", "tel", "mobile", "cell", "fax"), rf"{_NEW}(?:(?:tele)?phone(?:{_JOIN}(?:number"

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from redrive.errors import SettingsError
+from redrive.letters import redact
 from redrive.letters.redact import WHOLE, Found, Redactor
 from redrive.letters.sensitive import KINDS, RULES
 
@@ -327,5 +328,43 @@ def test_the_reference_page_names_every_kind_and_option() -> None:
         assert f"`{name}`" in page, name
 
 
-def test_every_stem_is_lower_case() -> None:
-    assert all(stem == stem.lower() for rule in RULES for stem in rule.stems)
+def test_a_stem_is_lower_case_or_means_its_case() -> None:
+    exact = {stem for rule in RULES for stem in rule.stems if stem != stem.lower()}
+    assert exact == {"AC", "SK"}
+
+
+@given(
+    lines=st.lists(
+        st.sampled_from(
+            [
+                "Traceback (most recent call last):",
+                "order 4111 1111 1111 1111 was refused",
+                "call 212-555-0142 or 078-05-1120",
+                "password=hunter2hunter2",
+                "AC0123456789abcdef0123456789abcdef",
+                "GB82 WEST 1234 5698 7654 32",
+                "password:",
+                "hunter2",
+                "[REDACTED:token] 4111-1111-1111-1111",
+                "",
+            ]
+        ),
+        max_size=8,
+    )
+)
+def test_what_is_remembered_of_lines_changes_no_finding(lines: list[str]) -> None:
+    text = "\n".join(lines)
+    remembers = Redactor()
+    for line in lines:
+        remembers.clean(line)
+    assert remembers.find(text) == Redactor().find(text)
+
+
+def test_only_harmless_lines_are_remembered_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redact, "_LINES", 3)
+    redactor = Redactor()
+    for text in ("password=hunter2", "one", "two", "three", "x" * 500):
+        redactor.clean(text)
+    assert redactor._harmless == {"one", "two", "three"}
+    redactor.clean("four")
+    assert redactor._harmless == {"four"}
