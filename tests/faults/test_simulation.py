@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from redrive.collect.collector import Collector
-from redrive.collect.drain import Drain
+from redrive.collect.drain import Drain, Read
 from redrive.errors import BrokerUnreachableError, RedriveError
 from redrive.letters import DeadLetter, Hold, LetterHead, State, Step
 from redrive.letters.redrive import Redrive
@@ -31,7 +31,7 @@ from redrive.testing.simulation.edges import FaultyReceiver
 from redrive.testing.simulation.faults import BURYING, Kind
 from redrive.testing.simulation.virtual import StuckError, VirtualClock, VirtualLoop
 from redrive.transports import memory as in_memory, redriving
-from redrive.transports.base import Death, Delivery, Outcomes
+from redrive.transports.base import Death, Outcomes
 
 SEEDS: Final = int(os.environ.get("REDRIVE_SIMULATION_SEEDS", "20000"))
 SHARDS: Final = 40
@@ -138,8 +138,10 @@ def test_a_virtual_loop_on_which_nobody_waits_for_a_time_says_so_and_does_not_ha
 # --- faults planted back ----------------------------------------------------------------------------------
 
 
-async def accepts_before_it_is_kept(self: Drain, batch: Sequence[Delivery], _stop: asyncio.Event) -> None:
-    self._receiver.accept(batch)
+async def accepts_before_it_is_kept(
+    self: Drain[Any], batch: Sequence[Read[Any]], _stop: asyncio.Event
+) -> None:
+    self._receiver.accept([one.delivery for one in batch])
     try:
         await self._keep(batch)
     except RedriveError as error:

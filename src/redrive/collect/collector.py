@@ -16,13 +16,13 @@ from typing import Final
 import msgspec
 
 from redrive.clock import Clock
-from redrive.collect.drain import Drain, Trouble
+from redrive.collect.drain import Drain, Read, Trouble
 from redrive.collect.reading import Reader
 from redrive.errors import LetterNotFoundError
 from redrive.formats import told as formats
-from redrive.letters import DeadLetter, Failure, LetterHead, Message, State, letter_id
+from redrive.letters import DeadLetter, Failure, LetterHead, State, letter_id
 from redrive.letters.letter import EPOCH
-from redrive.letters.redrive import Redrive, redrive_of
+from redrive.letters.redrive import Redrive
 from redrive.rules import Exhausted, StrategyOptions, choose
 from redrive.stores.base import Store
 from redrive.stores.changes import Annotate, Exhaust, Outcome, Retry, Settlement
@@ -79,34 +79,43 @@ class Collector:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Collect until `stop` is set."""
-        receiver = await self._transport.receiver(Source(name=self._queue, window=self._batch))
-        await Drain(receiver, self.keep, self._trouble, self._clock).run(stop)
+        source = Source(name=self._queue, window=2 * self._batch)  # one is on its way while one is being kept
+        receiver = await self._transport.receiver(source)
+        await Drain(receiver, self._read, self._write, self._trouble, self._clock).run(stop)
 
     async def keep(self, batch: Sequence[Delivery]) -> None:
         """Make these dead letters durable."""
-        fresh: list[tuple[Delivery, DeadLetter]] = []
-        for delivery in batch:
-            message = delivery.message
-            letter = self._read(delivery, message)
-            redrive = redrive_of(message.headers)
-            if redrive is None or not await self._returned(redrive, letter):
-                fresh.append((delivery, letter))
-        if fresh:
-            await self._add(fresh)
+        await self._write([Read(delivery, self._read(delivery)) for delivery in batch])
 
-    def _read(self, delivery: Delivery, message: Message) -> DeadLetter:
+    def _read(self, delivery: Delivery) -> DeadLetter:
+        message = delivery.message
+        told = formats.read(message, self._queue)
         return self._reader.letter(
             formats.stripped(message),
-            formats.read(message, self._queue),
+            told,
             found=delivery.origin,
             route=delivery.remembered_route,
-            key=delivery.key,
+            key=told.key or delivery.key,
             now=self._clock.now(),
         )
 
+    async def _write(self, batch: Sequence[Read[DeadLetter]]) -> None:
+        fresh: list[Read[DeadLetter]] = []
+        again: list[tuple[Redrive, Read[DeadLetter]]] = []
+        for one in batch:
+            if (redrive := one.delivery.redrive) is None:
+                fresh.append(one)
+            else:
+                again.append((redrive, one))
+        for redrive, one in again:
+            if not await self._returned(redrive, one.value):
+                fresh.append(one)
+        if fresh:
+            await self._add(fresh)
+
     # --- new letters -------------------------------------------------------------------------------------------
 
-    async def _add(self, fresh: Sequence[tuple[Delivery, DeadLetter]]) -> None:
+    async def _add(self, fresh: Sequence[Read[DeadLetter]]) -> None:
         fresh = await self._without_those_that_died_twice(fresh)
         added: list[DeadLetter] = []
         doubted = frozenset(self._in_doubt)
@@ -124,7 +133,7 @@ class Collector:
             others = [
                 pair
                 for pair, letter, new in zip(fresh, letters, answers, strict=True)
-                if not new and pair[0].delivery_count == 1 and letter.id not in doubted
+                if not new and pair.delivery.delivery_count == 1 and letter.id not in doubted
             ]
             self.counts.known += len(fresh) - sum(answers) - len(others)
             fresh = others
@@ -134,8 +143,8 @@ class Collector:
             self._collected(added)
 
     async def _without_those_that_died_twice(
-        self, fresh: Sequence[tuple[Delivery, DeadLetter]]
-    ) -> Sequence[tuple[Delivery, DeadLetter]]:
+        self, fresh: Sequence[Read[DeadLetter]]
+    ) -> Sequence[Read[DeadLetter]]:
         """A consumer that crashed between dead letter and acknowledgement made a second one: the same message (A7)."""
         named = sorted({letter.message_id for _, letter in fresh if letter.message_id})
         heads = [head for head in await self._with_these_messages(named) if head.state in _OPEN]
@@ -144,10 +153,10 @@ class Collector:
         there = {
             (each.source, each.message_id): each for each in await self._store.load([h.id for h in heads])
         }
-        left: list[tuple[Delivery, DeadLetter]] = []
+        left: list[Read[DeadLetter]] = []
         for delivery, letter in fresh:
             other = there.get((letter.source, letter.message_id))
-            redrive = redrive_of(delivery.message.headers)
+            redrive = delivery.redrive
             own = None if redrive is None else redrive.hold.id  # it could not be told, and will be presumed
             if (
                 other is not None
@@ -156,7 +165,7 @@ class Collector:
             ):
                 self.counts.known += 1
                 continue
-            left.append((delivery, letter))
+            left.append(Read(delivery, letter))
         return left
 
     async def _with_these_messages(self, named: Sequence[str]) -> list[LetterHead]:

@@ -1,8 +1,9 @@
 """How is a queue drained so that nothing is lost?
 
-Batches are received, handed to somebody who makes them durable, and only then accepted. When that fails the batch
-stays unsettled and is tried again, with growing waits; the broker keeps everything meanwhile. What one message alone
-makes impossible is told apart by trying one by one.
+Two work hand in hand. One receives deliveries and reads them; the other takes all that have been read, hands them to
+somebody who makes them durable, and only then accepts them. So the next ones are read while the store writes the last.
+When the store fails, what it was to keep stays unsettled and is tried again, with growing waits; the broker keeps
+everything meanwhile. What one message alone makes impossible is told apart by trying one by one.
 
 It does not know what the messages are.
 """
@@ -10,51 +11,89 @@ It does not know what the messages are.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Final, TypeAlias
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from redrive.clock import Clock
 from redrive.errors import LetterInvalidError, RedriveError, TransportClosedError
 from redrive.transports.base import Delivery, Receiver, Release
 
-Keep: TypeAlias = Callable[[Sequence[Delivery]], Awaitable[None]]
+T = TypeVar("T")
 Trouble: TypeAlias = Callable[[str, Exception], None]
 _FIRST_WAIT: Final = timedelta(milliseconds=200)
 _LONGEST_WAIT: Final = timedelta(seconds=30)
 _LATER: Final = timedelta(minutes=15)
 
 
-class Drain:
+class Read(NamedTuple, Generic[T]):
+    """A delivery, and what it says."""
+
+    delivery: Delivery
+    value: T
+
+
+class Drain(Generic[T]):
     """Drains one source."""
 
-    def __init__(self, receiver: Receiver, keep: Keep, trouble: Trouble, clock: Clock) -> None:
-        """`keep` makes a batch durable or raises; `trouble` hears what went wrong."""
+    def __init__(
+        self,
+        receiver: Receiver,
+        read: Callable[[Delivery], T],
+        keep: Callable[[Sequence[Read[T]]], Awaitable[None]],
+        trouble: Trouble,
+        clock: Clock,
+    ) -> None:
+        """`read` never fails; `keep` makes a batch durable or raises; `trouble` hears what went wrong."""
         self._receiver = receiver
+        self._read = read
         self._keep = keep
         self._trouble = trouble
         self._clock = clock
+        self._waiting: list[Read[T]] = []  # no more than the receiver's window
+        self._something = asyncio.Event()
+        self._ended = False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Drain until `stop` is set."""
-        stopping = asyncio.create_task(self._stop(stop))
+        others = [asyncio.create_task(self._stop(stop)), asyncio.create_task(self._receive())]
         try:
-            while True:
-                try:
-                    batch = await self._receiver.receive()
-                except TransportClosedError:
-                    return
-                await self._settle(batch, stop)
+            await self._keep_all(stop)
+            await others[1]  # what went wrong there is told here
         finally:
-            stopping.cancel()
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
             await self._receiver.close()
 
     async def _stop(self, stop: asyncio.Event) -> None:
         await stop.wait()
         await self._receiver.stop()
 
-    async def _settle(self, batch: Sequence[Delivery], stop: asyncio.Event) -> None:
+    async def _receive(self) -> None:
+        try:
+            while True:
+                batch = await self._receiver.receive()
+                self._waiting += [Read(delivery, self._read(delivery)) for delivery in batch]
+                self._something.set()
+        except TransportClosedError:
+            return
+        finally:
+            self._ended = True
+            self._something.set()
+
+    async def _keep_all(self, stop: asyncio.Event) -> None:
+        while True:
+            await self._something.wait()
+            self._something.clear()
+            while batch := self._waiting:
+                self._waiting = []
+                await self._settle(batch, stop)
+            if self._ended:
+                return
+
+    async def _settle(self, batch: Sequence[Read[T]], stop: asyncio.Event) -> None:
         wait = _FIRST_WAIT
         while not stop.is_set():
-            batch = [delivery for delivery in batch if delivery.alive]
+            batch = [one for one in batch if one.delivery.alive]
             if not batch:
                 return
             try:
@@ -67,19 +106,19 @@ class Drain:
                 await self._clock.sleep(wait)
                 wait = min(wait * 2, _LONGEST_WAIT)
             else:
-                self._receiver.accept(batch)
+                self._receiver.accept([one.delivery for one in batch])
                 return
 
-    async def _one_by_one(self, batch: Sequence[Delivery], error: RedriveError) -> None:
+    async def _one_by_one(self, batch: Sequence[Read[T]], error: RedriveError) -> None:
         """One of them cannot be kept at all: the others are, and that one is put aside for a while."""
         if len(batch) > 1:
-            for delivery in batch:
+            for one in batch:
                 try:
-                    await self._keep([delivery])
+                    await self._keep([one])
                 except LetterInvalidError as its_own:
-                    await self._one_by_one([delivery], its_own)
+                    await self._one_by_one([one], its_own)
                 else:
-                    self._receiver.accept([delivery])
+                    self._receiver.accept([one.delivery])
             return
         self._trouble(f"a dead letter cannot be kept; the broker keeps it, next look in {_LATER}", error)
-        await self._receiver.release([Release(batch[0], _LATER)])
+        await self._receiver.release([Release(batch[0].delivery, _LATER)])

@@ -10,12 +10,12 @@ The rule: any message becomes a letter. One that nobody understands is kept as i
 import re
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Final, TypeVar, get_type_hints
 
 import msgspec
 
 from redrive.formats.told import Told
-from redrive.letters import DeadLetter, Failure, Kind, Message, Origin, letter_id
+from redrive.letters import DeadLetter, Failure, Kind, Message, Origin
 from redrive.letters.letter import EPOCH, storable
 from redrive.letters.message import made_up_correlation_id, own_correlation_id
 from redrive.letters.redact import Redactor
@@ -26,6 +26,10 @@ UNKNOWN_REASON: Final = "Unknown"
 NOT_UNDERSTOOD: Final = "not-understood"
 DAMAGED: Final = "damaged-headers"
 _NAMES: Final = 256
+_TEXTS: Final[dict[type[msgspec.Struct], tuple[str, ...]]] = {
+    kind: tuple(name for name, hint in get_type_hints(kind).items() if hint in (str, str | None))
+    for kind in (Message, Origin, Failure)
+}
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}")
 # What a broker says when it gave a message up itself.
 _BROKERS_WORDS: Final = {
@@ -57,16 +61,16 @@ class Reader:
     ) -> DeadLetter:
         """The letter of a message that was found in a dead-letter queue.
 
-        `key` names it if it does not itself; `route` is the exchange and routing key that it remembers, if it does.
+        `key` names it; `route` is the exchange and routing key that it remembers, if it does.
         """
         failure = _legible(self.failure(told, now))
-        own = storable(told.key or key)
+        own = storable(key)
         tags = _tags(told)
         if (clean := _legible(message)) is not message:
             message, tags = clean, (*tags, DAMAGED) if DAMAGED not in tags else tags
         plan = choose(failure.kind, 0, now, failure.retry_after, self._options, failure=failure)
         due = now if isinstance(plan, Exhausted) or plan.due is None else plan.due
-        letter = DeadLetter.bury(
+        return DeadLetter.bury(
             message,
             _legible(_origin(told, found, route)),
             failure,
@@ -79,12 +83,10 @@ class Reader:
             tags=tags,
             group=told.group if told.group and _FINGERPRINT.fullmatch(told.group) else None,
             correlation_id=told.correlation_id or own_correlation_id(message) or made_up_correlation_id(own),
+            strategy=None if isinstance(plan, Exhausted) else str(plan.strategy),
+            # The id must be the same when this death is read again: by a time that the message tells, never by ours.
+            died_at=told.failed_at or _died_at(told) or message.sent_at or EPOCH,
         )
-        # The id must be the same when this death is read again: by a time that the message tells, never by ours.
-        stable = told.failed_at or _died_at(told) or message.sent_at or EPOCH
-        made = letter.id if stable == failure.at else letter_id(letter.key, stable)
-        strategy = None if isinstance(plan, Exhausted) else str(plan.strategy)
-        return msgspec.structs.replace(letter, id=made, strategy=strategy)
 
     def failure(self, told: Told, now: datetime) -> Failure:
         """What went wrong, as far as it is told."""
@@ -120,11 +122,11 @@ class Reader:
 
 def _legible(value: _T) -> _T:
     """The value with texts that a store can keep. Octets that are no text at all survive in bodies and headers only."""
-    changes = {
-        name: storable(text)
-        for name in value.__struct_fields__
-        if isinstance(text := getattr(value, name), str) and not text.isascii() and storable(text) != text
-    }
+    changes: dict[str, str] = {}
+    for name in _TEXTS[type(value)]:
+        text = getattr(value, name)
+        if text is not None and not text.isascii() and (clean := storable(text)) != text:
+            changes[name] = clean
     return msgspec.structs.replace(value, **changes) if changes else value
 
 

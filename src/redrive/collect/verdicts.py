@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from redrive.clock import Clock
-from redrive.collect.drain import Drain, Trouble
+from redrive.collect.drain import Drain, Read, Trouble
 from redrive.errors import FormatError
 from redrive.letters.verdict import QUEUE, Verdict, from_body
 from redrive.stores.base import Store
@@ -53,18 +53,23 @@ class VerdictCollector:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Listen until `stop` is set."""
-        receiver = await self._transport.receiver(Source(name=self._queue, window=self._batch))
-        await Drain(receiver, self.keep, self._trouble, self._clock).run(stop)
+        receiver = await self._transport.receiver(Source(name=self._queue, window=2 * self._batch))
+        await Drain(receiver, self._read, self._carry_out, self._trouble, self._clock).run(stop)
 
     async def keep(self, batch: Sequence[Delivery]) -> None:
         """Carry out these verdicts."""
-        verdicts: list[Verdict] = []
-        for delivery in batch:
-            try:
-                verdicts.append(from_body(delivery.body))
-            except FormatError as error:
-                self.counts.unreadable += 1
-                self._trouble("a verdict cannot be read; it is dropped", error)
+        await self._carry_out([Read(delivery, self._read(delivery)) for delivery in batch])
+
+    def _read(self, delivery: Delivery) -> Verdict | None:
+        try:
+            return from_body(delivery.body)
+        except FormatError as error:
+            self.counts.unreadable += 1
+            self._trouble("a verdict cannot be read; it is dropped", error)
+            return None
+
+    async def _carry_out(self, batch: Sequence[Read[Verdict | None]]) -> None:
+        verdicts = [one.value for one in batch if one.value is not None]
         if not verdicts:
             return
         settlements = [

@@ -23,6 +23,7 @@ from redrive.rules import format_duration, parse_duration
 
 PREFIX: Final = "redrive-"
 VERSION: Final = "1"
+_MARK: Final = PREFIX + "reason"  # no dead letter of ours is without it
 
 # In bytes of UTF-8. All headers of an AMQP message share one frame, of 128 KiB as a rule, with the message's own.
 LONGEST_STACK: Final = 16 * 1024
@@ -165,11 +166,8 @@ def strip(headers: Headers) -> Headers:
     `redrive-id`, `redrive-attempt`, `redrive-operation` and `x-replayed` stay: they belong to the message that was
     redriven, and its next death is known by them (E5).
     """
-    if not any(name.startswith(PREFIX) for name, _ in headers):
-        return headers
-    return Headers(
-        (name, value) for name, value in headers if name not in _ADDED and not name.startswith(_ORIGINAL)
-    )
+    kept = [pair for pair in headers if pair[0] not in _ADDED and not pair[0].startswith(_ORIGINAL)]
+    return Headers(kept) if len(kept) < len(headers) else headers
 
 
 def _iso(at: datetime) -> str:
@@ -206,21 +204,25 @@ def _end(text: str, size: int) -> str:
 
 def recognises(headers: Headers) -> bool:
     """Do the headers say that this is a dead letter of redrive?"""
-    return any(name == PREFIX + "reason" for name, _ in headers)
+    return any(name == _MARK for name, _ in headers)
 
 
 def read(headers: Headers) -> OwnDeath | None:
     """What the headers tell; never raises. None if this is no dead letter of redrive."""
-    if not recognises(headers):
-        return None
     found = dict(headers)  # the last one of a name counts
+    if _MARK not in found:
+        return None
     unreadable: list[str] = []
     told: dict[str, Any] = {}
-    for name, (field, parse) in _READ.items():
-        if name not in found:
+    for name, value in found.items():
+        if (reading := _READ.get(name)) is None:
+            continue
+        field, parse = reading
+        if type(value) is str and parse is fields.text:
+            told[field] = value
             continue
         try:
-            told[field] = parse(_plain(found[name]))
+            told[field] = parse(_plain(value))
         except ValueError:
             unreadable.append(name)
     return OwnDeath(unreadable=tuple(unreadable), **told)

@@ -20,6 +20,7 @@ from redrive.letters.lifecycle import State
 from redrive.letters.message import Message, Origin, correlation_id_of
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 HEADLINE: Final = 300  # how much of the error text a head carries
 # Crockford's base 32 leaves out what is mistaken when read aloud, and sorts like the bytes it stands for.
 _CROCKFORD: Final = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -138,13 +139,16 @@ class DeadLetter(LetterHead, frozen=True, kw_only=True):
         correlation_id: str | None = None,
         system_state: SystemState | None = None,
         group: str | None = None,
+        strategy: str | None = None,
+        died_at: datetime | None = None,
     ) -> Self:
         """A new letter. `key` must be the same whenever this same death is told again.
 
-        `group` is the failure's fingerprint where somebody has it already.
+        So must `died_at`, if the failure's own time is not. `group` is the failure's fingerprint where somebody has
+        it already.
         """
         return cls(
-            id=letter_id(key, failure.at),
+            id=letter_id(key, died_at or failure.at),
             key=key,
             transport=origin.transport,
             source=origin.source,
@@ -158,6 +162,7 @@ class DeadLetter(LetterHead, frozen=True, kw_only=True):
             group=group or failure.fingerprint,
             priority=priority,
             tags=tags,
+            strategy=strategy,
             retry_count=retry_count,
             first_failed_at=first_failed_at or failure.at,
             last_failed_at=failure.at,
@@ -187,7 +192,7 @@ def letter_id(key: str, died_at: datetime) -> str:
     The time in front keeps neighbours together in every index. It must be the one told by the message or by
     the broker, not the reader's clock, or a repeated add would not be recognised.
     """
-    milliseconds = max(0, (died_at - EPOCH) // timedelta(milliseconds=1)) & (2**48 - 1)
+    milliseconds = max(0, (died_at - EPOCH) // _MILLISECOND) & (2**48 - 1)
     digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=10).digest()
     bits = (milliseconds << 80 | int.from_bytes(digest)) << 2
     return "".join([_PAIRS[bits >> at & 1023] for at in _TENS])

@@ -22,6 +22,7 @@ from redrive.amqp.errors import FrameSyntaxError, MisuseError
 from redrive.amqp.properties import BasicProperties, decode_properties, encode_properties
 from redrive.amqp.values import (
     DecimalValue,
+    FieldTable,
     Float32,
     Int8,
     Int16,
@@ -36,6 +37,7 @@ from redrive.amqp.values import (
 )
 from redrive.errors import FormatError
 from redrive.letters import Headers, HeaderValue, Message, Typed
+from redrive.letters.headers import EMPTY
 
 _RAW: Final = "raw"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,6 +47,7 @@ _INTS: Final[dict[str, type[WireInt]]] = {
     "int8": Int8, "uint8": UInt8, "int16": Int16, "uint16": UInt16,
     "int32": Int32, "uint32": UInt32, "uint64": UInt64, "timestamp": Timestamp,
 }  # fmt: skip
+_AS_IT_IS: Final = frozenset({str, int, bool, float, bytes, type(None)})  # the same in Python and on the wire
 _OTHERS: Final = (
     "delivery_mode",
     "priority",
@@ -74,13 +77,22 @@ def to_message(properties: bytes, body: bytes) -> Message:
             others.append(("timestamp", had.timestamp))
     return Message(
         body=body,
-        headers=Headers((name, _from_wire(value)) for name, value in (had.headers or {}).items()),
+        headers=_headers(had.headers) if had.headers else EMPTY,
         content_type=had.content_type,
         content_encoding=had.content_encoding,
         message_id=had.message_id,
         correlation_id=had.correlation_id,
         sent_at=sent_at,
-        properties=Headers(others),
+        properties=Headers(others) if others else EMPTY,
+    )
+
+
+def _headers(table: FieldTable) -> Headers:
+    return Headers(
+        [
+            (name, value if type(value) in _AS_IT_IS else _from_wire(value))  # type: ignore[misc]  # of these types
+            for name, value in table.items()
+        ]
     )
 
 
@@ -103,7 +115,7 @@ def _sized_int(name: str) -> Callable[[int], HeaderValue]:
 
 
 _FROM_WIRE: Final[dict[type, Callable[[Any], HeaderValue]]] = {
-    dict: lambda value: Headers((name, _from_wire(item)) for name, item in value.items()),
+    dict: _headers,
     list: lambda value: tuple(map(_from_wire, value)),
     Timestamp: _timestamp,
     Float32: _float32,
@@ -145,9 +157,6 @@ def to_properties(message: Message) -> bytes:
 
 def _plain(value: HeaderValue) -> Any:
     return value.value if isinstance(value, Typed) else value
-
-
-_AS_IT_IS: Final = frozenset({str, int, bool, float, bytes, type(None)})
 
 
 def to_wire(name: str, value: HeaderValue) -> object:
