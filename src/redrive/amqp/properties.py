@@ -11,6 +11,7 @@ This module does not know what a broker does with an expiration or a priority.
 
 import struct
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple, TypeAlias, cast
 
 from msgspec import Struct
@@ -131,6 +132,18 @@ def read_field(raw: bytes, name: FieldName) -> object:
     if pos > len(raw):
         raise FrameSyntaxError(f"the properties end before or in {name}")
     return _read(wanted, raw, start, pos)
+
+
+def read_content_type(raw: bytes) -> str | None:
+    """The content type; None if there is none, or if the properties cannot be read. The first field: it is quick."""
+    if len(raw) < 3 or not raw[0] & 0x80 or len(raw) < 3 + raw[2]:
+        return None
+    return _content_type(raw[3 : 3 + raw[2]])
+
+
+@lru_cache(256)
+def _content_type(octets: bytes) -> str:
+    return octets.decode("utf-8", "surrogateescape")
 
 
 def read_headers(raw: bytes) -> dict[str, object]:

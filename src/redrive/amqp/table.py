@@ -181,7 +181,12 @@ def _write_table(table: FieldTable, depth: int) -> bytes:
         raise MisuseError("a field table is nested too deeply; a list that contains itself?")
     parts: list[bytes] = [b""]
     for key, value in table.items():
-        parts += (_write_name(key), (_WRITERS.get(type(value)) or _writer_for(value))(value, depth))
+        # Strings are most of what headers hold; they are worth the repetition.
+        if type(value) is str and value.isascii():
+            raw = value.encode()
+            parts += (_write_name(key), b"S", _size(len(raw)), raw)
+        else:
+            parts += (_write_name(key), (_WRITERS.get(type(value)) or _writer_for(value))(value, depth))
     parts[0] = _size(sum(map(len, parts)))
     return b"".join(parts)
 

@@ -58,6 +58,7 @@ _OF_THE_DEATH: Final = (
 )
 # What transports add while a message is on its way; `redrive-original-*` belongs here too.
 _OF_THE_WAY: Final = ("deliveries", "not-before")
+_NAMES: Final = {name: PREFIX + name for name in _OF_THE_DEATH}
 _ADDED: Final = frozenset(PREFIX + name for name in (*_OF_THE_DEATH, *_OF_THE_WAY))
 _ORIGINAL: Final = PREFIX + "original-"
 
@@ -132,6 +133,7 @@ class OwnDeath(msgspec.Struct, frozen=True, kw_only=True):
 def write(letter: DeadLetter, delivery_count: int | None) -> Headers:
     """The headers to add to the message of this letter; those it brought are not among them."""
     failure, origin = letter.failure, letter.origin
+    at = _iso(failure.at)
     values: dict[str, str | int | None] = {
         "version": VERSION,
         "reason": _beginning(letter.reason, LONGEST_WORD),
@@ -141,8 +143,8 @@ def write(letter: DeadLetter, delivery_count: int | None) -> Headers:
         "error-rule": None if failure.rule is None else _beginning(failure.rule, LONGEST_WORD),
         "retryable": failure.retryable,
         "retry-after": None if failure.retry_after is None else format_duration(failure.retry_after),
-        "failed-at": _iso(failure.at),
-        "first-failed-at": _iso(letter.first_failed_at),
+        "failed-at": at,
+        "first-failed-at": at if letter.first_failed_at is failure.at else _iso(letter.first_failed_at),
         "retry-count": letter.retry_count,
         "delivery-count": delivery_count,
         "key": _name(letter.key),
@@ -157,7 +159,7 @@ def write(letter: DeadLetter, delivery_count: int | None) -> Headers:
         "consumer-group": _name(origin.group),
         "stack": None if failure.stack is None else _end(failure.stack, LONGEST_STACK),
     }
-    return Headers((PREFIX + name, value) for name, value in values.items() if value is not None)
+    return Headers([(_NAMES[name], value) for name, value in values.items() if value is not None])
 
 
 def strip(headers: Headers) -> Headers:
@@ -171,7 +173,8 @@ def strip(headers: Headers) -> Headers:
 
 
 def _iso(at: datetime) -> str:
-    at = at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+    if at.tzinfo is not UTC:
+        at = at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
     return at.isoformat(timespec="microseconds")
 
 
@@ -191,11 +194,15 @@ def _utf8(text: str) -> bytes:
 
 
 def _beginning(text: str, size: int) -> str:
+    if type(text) is str and len(text) <= size and text.isascii():  # and no enumeration
+        return text
     return _utf8(text)[:size].decode("utf-8", "ignore")  # a character that was cut through is left out
 
 
 def _end(text: str, size: int) -> str:
     """The last of the text: Python prints the nearest frame and the error last."""
+    if len(text) <= size and text.isascii():
+        return text
     return _utf8(text)[-size:].decode("utf-8", "ignore")
 
 

@@ -9,6 +9,7 @@ message to the next. It never looks at the message.
 import re
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
@@ -71,6 +72,7 @@ _VARIABLE: Final = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
+_MAY_VARY: Final = re.compile(r"""[\d"'/@-]""")  # without one of these, no alternative fits
 _SPACES: Final = re.compile(r"\s+")
 _LONGEST_TEXT: Final = 1000  # more of a text never told two causes apart
 
@@ -79,6 +81,7 @@ _AT_FRAME: Final = re.compile(  # Java, C#, JavaScript: the frame nearest to the
     r"^[ \t]*at (?:async )?(?:new )?([\w$.<>/\[\]`:-]++)(?:[ \t]*\(([^)\n]*)\))?[ \t]*(?: \[.*| in .*)?$",
     re.MULTILINE,
 )
+_ANY_FRAME: Final = re.compile(r"[ \t]*(?:File|at) ")
 _FOREIGN_CODE: Final = re.compile(
     r"""
       site-packages | dist-packages | /lib/python\d | [\\/]python\d*[\\/]lib[\\/] | ^<frozen | ^<string>
@@ -96,14 +99,24 @@ _SEPARATOR: Final = re.compile(r"[\\/]")
 
 def fingerprint(error_type: str, text: str, stack: str | None = None) -> str:
     """Sixteen hexadecimal digits that like failures share."""
-    parts = (error_type, in_app_frame(stack) if stack else "", normalise(text))
+    parts = (error_type, _frame_in(stack) if stack else "", normalise(text))
     return blake2b("\x1f".join(parts).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def normalise(text: str) -> str:
     """The text with numbers, ids, times, addresses and quoted values replaced by their kind."""
-    plain = _VARIABLE.sub(lambda found: f"<{found.lastgroup}>", text[:_LONGEST_TEXT])
+    plain = text[:_LONGEST_TEXT]
+    if _MAY_VARY.search(plain):
+        plain = _VARIABLE.sub(lambda found: f"<{found.lastgroup}>", plain)
     return _SPACES.sub(" ", plain).strip().lower()
+
+
+def _frame_in(stack: str) -> str:
+    """The same as `in_app_frame`. From one failure to the next, often only the last line changes."""
+    end = stack.rfind("\n", 0, -1) + 1
+    if end and not _ANY_FRAME.match(stack, end):
+        return _frame_in_lines(stack[:end])
+    return in_app_frame(stack)
 
 
 def in_app_frame(stack: str) -> str:
@@ -113,6 +126,9 @@ def in_app_frame(stack: str) -> str:
     frames = python or [(f"{name} {where}", _without_place(name)) for name, where in _AT_FRAME.findall(stack)]
     own = (name for where, name in frames if not _FOREIGN_CODE.search(where))
     return next(own, frames[0][1] if frames else "")
+
+
+_frame_in_lines: Final = lru_cache(256)(in_app_frame)
 
 
 def _without_place(name: str) -> str:

@@ -53,6 +53,8 @@ def _frames(trace: TracebackType | None) -> str:
         lines.append(_frame(trace.tb_frame.f_code, trace.tb_lineno))
         trace = trace.tb_next
     text = ["Traceback (most recent call last):\n"]
+    if len(lines) <= _REPEATED:
+        return "".join(text + lines)
     for line, repeated in groupby(lines):
         count = sum(1 for _ in repeated)
         text.append(line * min(count, _REPEATED))

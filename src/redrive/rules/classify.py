@@ -25,7 +25,7 @@ from redrive.rules.defaults import (
     UNKNOWN,
 )
 from redrive.rules.evidence import Evidence, TextEvidence, chain, contexts
-from redrive.rules.phrases import TEXTS
+from redrive.rules.phrases import TEXTS, first_said
 from redrive.rules.retry_after import retry_after_of
 from redrive.rules.rule import Rule
 
@@ -123,7 +123,7 @@ def _worded(_: tuple[Rule, ...], link: Evidence, trail: list[Step] | None) -> Ru
     if link.status_in_text is not None and (found := BY_STATUS.get(link.status_in_text)):
         _note(trail, STATUSES, found, link, f"text speaks of status {link.status_in_text}")
         return found
-    found = next((rule for rule in TEXTS if rule.when is not None and rule.when.matches(link)), None)
+    found = first_said(link.words)
     _note(trail, TEXTS, found, link)
     return found
 

@@ -9,7 +9,7 @@ It does not know what any of it means; that is in `defaults` and `phrases`.
 import builtins
 import itertools
 import re
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 LONGEST_TEXT: Final = (
@@ -31,7 +31,7 @@ class Evidence:
     @cached_property
     def words(self) -> str:
         """The class's own name and the text as lower-case words, each with one space before and after."""
-        return words(f"{self.name}\n{self.text}")
+        return _words_of_name(self.name) + words(self.text)[1:]
 
     @cached_property
     def status_in_text(self) -> int | None:
@@ -95,9 +95,14 @@ class TextEvidence(Evidence):
 def qualified_names(cls: type) -> tuple[str, ...]:
     """`module.qualname` of a class and of the classes it derives from, without `object`."""
     try:
-        return tuple([f"{one.__module__}.{one.__qualname__}" for one in cls.__mro__[:-1]])
+        return _qualified_names(cls)
     except Exception:  # noqa: BLE001 (a metaclass can do anything)
         return ()
+
+
+@lru_cache(1024)
+def _qualified_names(cls: type) -> tuple[str, ...]:
+    return tuple([f"{one.__module__}.{one.__qualname__}" for one in cls.__mro__[:-1]])
 
 
 def chain(error: BaseException) -> list[ErrorEvidence]:
@@ -187,8 +192,16 @@ _WORD: Final = re.compile(r"[^\W_]+")
 
 def words(text: str) -> str:
     """The text as lower-case words with a space around each; `NotFound` and `NOT_FOUND` are two words."""
-    plain = _HUMP.sub(" ", _SETTING.sub(" ", text)).lower()
-    return f" {' '.join(_WORD.findall(plain))} "
+    if "=" in text:
+        text = _SETTING.sub(" ", text)
+    plain = text.lower()
+    if plain != text:
+        plain = _HUMP.sub(" ", text).lower()
+    found = _WORD.findall(plain)
+    return f" {' '.join(found)} " if found else " "
+
+
+_words_of_name: Final = lru_cache(1024)(words)  # classes are few
 
 
 # A bare number is an amount. It is a status after "HTTP" or "status", before its own reason phrase, or after
@@ -212,5 +225,7 @@ _STATUS: Final = re.compile(
 
 def status_in(text: str) -> int | None:
     """The HTTP status, from 400 up, that a text speaks of."""
+    if "4" not in text and "5" not in text:
+        return None
     found = _STATUS.search(text[:LONGEST_TEXT].lower())
     return int(found[found.lastindex or 0]) if found else None

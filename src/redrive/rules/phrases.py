@@ -138,3 +138,25 @@ TEXTS: Final = (
     ),
     _says("network", Kind.NETWORK, "network, networking"),
 )
+
+
+def _by_first_word() -> dict[str, list[tuple[int, str]]]:
+    found: dict[str, list[tuple[int, str]]] = {}
+    for rank, rule in enumerate(TEXTS):
+        if isinstance(rule.when, Says):
+            for phrase in rule.when.phrases:
+                found.setdefault(phrase.split()[0], []).append((rank, phrase))
+    return found
+
+
+_BY_FIRST_WORD: Final = _by_first_word()
+
+
+def first_said(words: str) -> Rule | None:
+    """The first rule of which a phrase is in these words; looked for by its first word, for there are hundreds."""
+    best = len(TEXTS)
+    for word in words.split():
+        for rank, phrase in _BY_FIRST_WORD.get(word, ()):
+            if rank < best and phrase in words:
+                best = rank
+    return TEXTS[best] if best < len(TEXTS) else None

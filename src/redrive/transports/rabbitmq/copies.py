@@ -19,7 +19,7 @@ from redrive.letters.letter import EPOCH
 from redrive.transports.base import Source
 from redrive.transports.rabbitmq.delivery import RabbitDelivery
 from redrive.transports.rabbitmq.envelope import DELIVERIES, NOT_BEFORE, Unsealed, seal
-from redrive.transports.rabbitmq.message import to_properties, to_wire
+from redrive.transports.rabbitmq.message import to_properties
 from redrive.transports.rabbitmq.names import STEPS, delay_queue
 from redrive.transports.rabbitmq.publisher import Outgoing
 
@@ -78,7 +78,7 @@ def dead_letter_of(
     if letter.message is not delivery.message:
         with suppress(FormatError):  # what AMQP has carried before is better than nothing
             properties = to_properties(letter.message)
-    told = {name: to_wire(name, value) for name, value in own.write(letter, delivery.delivery_count)}
+    told = dict(own.write(letter, delivery.delivery_count))  # nothing but what AMQP has a type for
     key = (
         letter.origin.routing_key
         if source.dead_letter_routing_key is None

@@ -6,11 +6,10 @@ again, sealed in a copy of ours or given back by the broker.
 """
 
 from hashlib import blake2b
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from redrive.amqp.errors import FrameSyntaxError
 from redrive.amqp.hot import parse_deliver
-from redrive.amqp.properties import read_field
+from redrive.amqp.properties import read_content_type
 from redrive.letters import Headers, Message, Origin
 from redrive.letters.headers import pack
 from redrive.letters.redrive import ID, Redrive, redrive_of
@@ -34,11 +33,9 @@ class Header:
     def __init__(self, raw: bytes, source: str) -> None:
         self.raw = raw
         # Its properties without what was added on the way, and what that was.
-        self.unsealed: Unsealed = unseal(raw[_HEADER_SIZE:], source)
-        try:
-            self.content_type = cast("str | None", read_field(raw[_HEADER_SIZE:], "content_type"))
-        except FrameSyntaxError:
-            self.content_type = None
+        properties = raw[_HEADER_SIZE:]
+        self.unsealed: Unsealed = unseal(properties, source)
+        self.content_type = read_content_type(properties)
 
 
 class RabbitDelivery(Delivery):

@@ -40,6 +40,7 @@ _COUNTS: Final = ("x-delivery-count", "x-acquired-count")
 _PERSISTENT: Final = 2
 # Without any of these among the octets, nothing was added that `unseal` takes out. What redrive tells of a death
 # (`redrive-reason` and so on) is no seal: a dead letter as such is not opened and packed again for nothing.
+_OURS, _COUNTED = b"redrive-", b"-count"  # each trace has one of these, and most messages have neither
 _TRACES: Final = tuple(name.encode() for name in (DELIVERIES, NOT_BEFORE, _ORIGINAL, *_COUNTS))
 
 
@@ -132,6 +133,8 @@ def unseal(properties: bytes, source: str) -> Unsealed:
 
     What cannot be read is left as it is: it was not sealed by us, and nobody is to stumble over it.
     """
+    if _OURS not in properties and _COUNTED not in properties:
+        return Unsealed(properties)
     if not any(trace in properties for trace in _TRACES):
         return Unsealed(properties)
     try:
