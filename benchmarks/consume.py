@@ -14,20 +14,14 @@ CPU everybody took goes to standard error, and so does what could not be measure
 import concurrent.futures
 import contextlib
 import importlib.metadata
-import json
-import subprocess
-import sys
-import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import IO, Self
 
 import psutil
 
-from benchmarks.amqp_load import ROOT, Link
+from benchmarks.amqp_load import Link
 from benchmarks.broker import Target, note, share, start_rabbitmq, until
 from benchmarks.case import Case
 from benchmarks.consume_fill import (
@@ -42,12 +36,12 @@ from benchmarks.consume_fill import (
     take_down,
     wait_for_depth,
 )
+from benchmarks.contestant import Process, VoidError
 from redrive.amqp import methods as m
 
 UNIT = "messages/s"
 PATIENCE_S = 120
 SETTLE_S = 10  # until the last dead letter has arrived
-LAST_LINES = 3  # of what a contestant said before it failed
 
 
 @dataclass(frozen=True)
@@ -81,10 +75,6 @@ class Effort:
 
     messages: int  # of one round of the fastest
     rounds: int
-
-
-class VoidError(Exception):
-    """A run that counts for nothing; the text says why."""
 
 
 QUICK = Effort(messages=15_000, rounds=1)
@@ -144,6 +134,11 @@ def queue_of(contestant: Contestant) -> str:
     return f"bench.{contestant.name}"
 
 
+def process_of(contestant: Contestant, url: str, queue: str, count: int, load: Load) -> Process:
+    words = [contestant.name, url, queue, str(count), "--fail-every", str(load.fail_every)]
+    return Process("benchmarks.consume_peers", words, PATIENCE_S)
+
+
 # --- Rounds -------------------------------------------------------------------------------------------------
 
 
@@ -182,23 +177,23 @@ class Arena:
         shelf = shelf_of(contestant.name, queue_of(contestant))
         put_up(self.link, shelf)
         try:
-            with Process(contestant.name, self.target.url, shelf.queue, count, load.fail_every) as process:
+            with process_of(contestant, self.target.url, shelf.queue, count, load) as process:
                 fill(self.link, shelf.queue, self.envelopes[contestant.name], count)  # while it imports
                 process.wait_until_ready()
                 before = self._cpu()
                 seen = process.go()
                 after = self._cpu()
-            self._check(shelf, count, count // load.fail_every if load.fail_every else 0, seen.messages)
+            self._check(shelf, count, count // load.fail_every if load.fail_every else 0, seen["seen"])
         finally:
             take_down(self.link, shelf)
-        window = seen.last - seen.first
+        window = seen["last"] - seen["first"]
         took, broker, machine = (late - early for early, late in zip(before, after, strict=True))
         note(
             f"  {contestant.title}, {load.name}: {(count - 1) / window:,.0f}/s of {count:,}, CPU for each"
-            f" {seen.cpu / count * 1e6:.0f} µs; shares of a core: consumer {share(seen.cpu, window)}, broker"
+            f" {seen['cpu'] / count * 1e6:.0f} µs; shares of a core: consumer {share(seen['cpu'], window)}, broker"
             f" {share(broker, took)}, the whole machine {share(machine, took)}"
         )
-        return (count - 1) / window
+        return float((count - 1) / window)
 
     def _cpu(self) -> tuple[float, float, float]:
         """Now, and the CPU seconds that the broker and the machine have taken: who else works here spoils figures."""
@@ -220,77 +215,3 @@ class Arena:
     def _consumers(self, queue: str) -> int:
         self.link.send(m.QueueDeclare(queue, passive=True))
         return self.link.wait_for(m.QueueDeclareOk).consumer_count
-
-
-# --- The process of a contestant ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a contestant tells."""
-
-    first: float
-    last: float
-    cpu: float
-    messages: int
-
-
-class Process:
-    """`python -m benchmarks.consume_peers`: it imports, says `ready`, and consumes when it is told to."""
-
-    def __init__(self, name: str, url: str, queue: str, count: int, fail_every: int) -> None:
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed when the process has ended
-        words = [name, url, queue, str(count), "--fail-every", str(fail_every)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.consume_peers", *words],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
-        # A pipe is read without a time-out: who says nothing for too long is ended, and that ends the pipe.
-        self._too_long = False
-        self._watch = threading.Timer(PATIENCE_S, self._give_up)
-        self._watch.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._watch.cancel()
-        self._process.kill()
-        self._process.communicate()
-        self._errors.close()
-
-    def wait_until_ready(self) -> None:
-        """Its library is imported."""
-        if self._hear() != "ready":
-            raise VoidError(self._why())
-
-    def go(self) -> Seen:
-        """It consumes everything and ends."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("go\n")
-        self._process.stdin.flush()
-        line = self._hear()
-        if self._process.wait() or not line:
-            raise VoidError(self._why())
-        found = json.loads(line)
-        return Seen(found["first"], found["last"], found["cpu"], found["seen"])
-
-    def _give_up(self) -> None:
-        self._too_long = True
-        self._process.kill()
-
-    def _hear(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
-
-    def _why(self) -> str:
-        code = self._process.wait()
-        if self._too_long:
-            return f"it was not done after {PATIENCE_S} s"
-        self._errors.seek(0)
-        said = [line for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
-        return f"its process ended with {code}: {' / '.join(said[-LAST_LINES:]) or 'it said nothing'}"

@@ -16,25 +16,22 @@ case has no figure. How much CPU everybody took goes to standard error, and so d
 import asyncio
 import concurrent.futures
 import contextlib
-import json
 import os
 import sqlite3
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import IO, Any, Self
+from typing import Any
 
-from benchmarks.amqp_load import ROOT, Link
+from benchmarks.amqp_load import Link
 from benchmarks.broker import Target, note, share, until
 from benchmarks.case import Case
 from benchmarks.consume_fill import Envelope, Shelf, fill, put_up, shelf_of, take_down, wait_for_depth
+from benchmarks.contestant import Process, VoidError
 from benchmarks.recover_fill import SOURCE, dead_order, stock
 from redrive.letters import State
 from redrive.letters.verdict import QUEUE as VERDICTS
@@ -48,7 +45,6 @@ SMALL = 10_000
 FLAT = 0.667
 PATIENCE_S = 240
 SETTLE_S = 10  # until the last acknowledgement has arrived
-LAST_LINES = 3  # of what a process said before it failed
 PLAIN, SHOVEL = "pika, one insert and commit each", "RabbitMQ's shovel"
 MOVED = "bench.moved"
 RESOLVED = Query((Condition("source", Op.IS, (SOURCE,)), Condition("state", Op.IS, (str(State.RESOLVED),))))
@@ -66,10 +62,6 @@ class Effort:
 
 QUICK = Effort(messages=4_000, plain=1_000, rounds=1, large=100_000)
 FULL = Effort(messages=20_000, plain=4_000, rounds=3, large=1_000_000)
-
-
-class VoidError(Exception):
-    """A run that counts for nothing; the text says why."""
 
 
 @dataclass
@@ -170,9 +162,9 @@ class Arena:
     def collect(self, path: Path, count: int) -> float:
         """Letters collected per second."""
         before = asyncio.run(counted(path, EVERYTHING))
-        with self._shelf() as shelf, Role("collect", self.target.url, count, path) as role:
+        with self._shelf() as shelf, role("collect", self.target.url, count, path) as process:
             fill(self.link, shelf.dead, self.envelope, count)
-            told = self._timed("collecting", role, count)
+            told = self._timed("collecting", process, count)
             self._is_left(shelf.dead, 0)
         there = asyncio.run(counted(path, EVERYTHING)) - before
         if there != count or told["done"] != count:
@@ -184,11 +176,11 @@ class Arena:
         before = asyncio.run(counted(path, RESOLVED))
         with (
             self._shelf() as shelf,
-            Role("consume", self.target.url, count) as consumer,
-            Role("redrive", self.target.url, count, path) as role,
+            role("consume", self.target.url, count) as consumer,
+            role("redrive", self.target.url, count, path) as process,
         ):
             consumer.wait_until_ready()
-            told = self._timed("redriving", role, count)
+            told = self._timed("redriving", process, count)
             seen = consumer.go()
             for queue in (shelf.queue, shelf.dead, VERDICTS):
                 self._is_left(queue, 0)
@@ -203,9 +195,9 @@ class Arena:
     def plain(self, count: int) -> float:
         """Messages per second by the plain loop."""
         path = self.place / f"plain-{time.monotonic_ns()}.db"
-        with self._shelf() as shelf, Role("plain", self.target.url, count, path) as role:
+        with self._shelf() as shelf, role("plain", self.target.url, count, path) as process:
             fill(self.link, shelf.dead, self.envelope, count)
-            told = self._timed(PLAIN, role, count)
+            told = self._timed(PLAIN, process, count)
             self._is_left(shelf.dead, 0)
         rows = rows_in(path)
         if rows != count:
@@ -258,10 +250,10 @@ class Arena:
             take_down(self.link, shelf)
             self.link.delete(VERDICTS)
 
-    def _timed(self, what: str, role: "Role", count: int) -> dict[str, Any]:
-        role.wait_until_ready()
+    def _timed(self, what: str, process: Process, count: int) -> dict[str, Any]:
+        process.wait_until_ready()
         broker = self.target.cpu()
-        told = role.go()
+        told = process.go()
         took = told["seconds"]
         note(
             f"  {what}: {count / took:,.0f}/s of {count:,}, CPU for each {told['cpu'] / count * 1e6:.0f} µs; shares of"
@@ -302,58 +294,7 @@ def rows_in(path: Path) -> int:
         return int(table.execute("SELECT count(*) FROM dead").fetchone()[0])
 
 
-# --- The processes ------------------------------------------------------------------------------------------
-
-
-class Role:
-    """`python -m benchmarks.recover_roles`: it connects, says `ready`, works when it is told to, and ends."""
-
-    def __init__(self, role: str, url: str, count: int, store: Path | None = None) -> None:
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed when the process has ended
-        words = [role, url, str(count), *(["--store", str(store)] if store else [])]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.recover_roles", *words],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
-        # A pipe is read without a time-out: who says nothing for too long is ended, and that ends the pipe.
-        self._watch = threading.Timer(PATIENCE_S, self._process.kill)
-        self._watch.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._watch.cancel()
-        self._process.kill()
-        self._process.communicate()
-        self._errors.close()
-
-    def wait_until_ready(self) -> None:
-        """It is connected."""
-        if self._hear() != "ready":
-            raise VoidError(self._why())
-
-    def go(self) -> dict[str, Any]:
-        """It works, tells, and ends."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("go\n")
-        self._process.stdin.flush()
-        line = self._hear()
-        if self._process.wait() or not line:
-            raise VoidError(self._why())
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-    def _hear(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
-
-    def _why(self) -> str:
-        code = self._process.wait()
-        self._errors.seek(0)
-        said = [line for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
-        return f"its process ended with {code}: {' / '.join(said[-LAST_LINES:]) or 'it said nothing'}"
+def role(name: str, url: str, count: int, store: Path | None = None) -> Process:
+    """Who does one part of the way."""
+    words = [name, url, str(count), *(["--store", str(store)] if store else [])]
+    return Process("benchmarks.recover_roles", words, PATIENCE_S)

@@ -165,7 +165,7 @@ def plain(job: Job) -> dict[str, object]:
 def redrive(job: Job) -> dict[str, object]:
     """Our workers, claiming large batches, beside the collector of verdicts: one process, as `redrive serve` is."""
     from redrive.collect import VerdictCollector
-    from redrive.recover.breaker import BreakerOptions, Breakers
+    from redrive.recover.breaker import Breakers, HoldBackOptions
     from redrive.recover.worker import Worker, WorkerOptions
     from redrive.rules import StrategyOptions
     from redrive.stores.sqlite import SqliteStore
@@ -173,7 +173,7 @@ def redrive(job: Job) -> dict[str, object]:
 
     async def work() -> dict[str, object]:
         clock, stop, left = SystemClock(), asyncio.Event(), job.count
-        breakers = Breakers(clock, BreakerOptions(), lambda _source: None)
+        breakers = Breakers(clock, HoldBackOptions(), lambda _source: None)
 
         def resolved(verdict: Any) -> None:
             nonlocal left

@@ -7,8 +7,9 @@ Times are aware datetimes in UTC, durations are `timedelta`.
 
 import asyncio
 import time
+from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Clock(Protocol):
@@ -47,10 +48,14 @@ class SystemClock:
 
 async def pause(clock: Clock, duration: timedelta, stop: asyncio.Event) -> None:
     """Wait for `duration`, but no longer than until `stop` is set."""
-    sleeping = asyncio.ensure_future(clock.sleep(duration))
-    stopping = asyncio.ensure_future(stop.wait())
+    await until_first(clock.sleep(duration), stop.wait())
+
+
+async def until_first(*waits: Coroutine[Any, Any, object]) -> None:
+    """Wait for whichever ends first; the others are given up."""
+    waiting = [asyncio.ensure_future(each) for each in waits]
     try:
-        await asyncio.wait((sleeping, stopping), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        sleeping.cancel()
-        stopping.cancel()
+        for each in waiting:
+            each.cancel()

@@ -19,6 +19,7 @@ import msgspec
 
 from redrive.errors import SettingsError, did_you_mean, use_instead
 from redrive.letters import Kind
+from redrive.letters.convention import Convention, conventions_from_config
 from redrive.letters.redact import Redactor
 from redrive.rules import (
     Backoff,
@@ -46,6 +47,8 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     busy_timeout: timedelta = timedelta(seconds=10)
     check_for: timedelta = timedelta(seconds=2)
     max_bytes: int | None = None
+    pool: int = 10
+    statement_timeout: timedelta = timedelta(minutes=1)
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +108,7 @@ class SourceSettings(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter_exchange: str | None = None
     dead_letter_routing_key: str | None = None
     queue_type: str | None = None
+    group: str | None = None
 
 
 class RetrySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,6 +170,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     redact: RedactSettings = RedactSettings()
     rules: tuple[Rule, ...] = ()
     sources: tuple[SourceSettings, ...] = ()
+    conventions: tuple[Convention, ...] = ()
     strategies: Mapping[Kind, Strategy] = MappingProxyType({})
 
     def __post_init__(self) -> None:
@@ -302,10 +307,18 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
         "store": (
             StoreSettings,
             {
-                "url": Setting(_text, "where dead letters are kept: `sqlite:FILE`, `memory:` or `http://HOST:PORT`"),
+                "url": Setting(
+                    _text,
+                    "where dead letters are kept: `sqlite:FILE`, `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`,"
+                    " `memory:` or `http://HOST:PORT`",
+                ),
                 "busy_timeout": Setting(_duration(timedelta(0), _HOUR), "how long to wait for another process"),
                 "check_for": Setting(_duration(timedelta(0), _DAY), "how long to look for damage on opening"),
                 "max_bytes": Setting(_whole(1_048_576, 2**47), "the file never grows beyond; unset: no limit"),
+                "pool": Setting(_whole(2, 1000), "PostgreSQL: connections of this process, half of them for reading"),
+                "statement_timeout": Setting(
+                    _duration(_SOON, _DAY), "PostgreSQL: how long one statement may take"
+                ),
             },
         ),
         "broker": (
@@ -349,7 +362,10 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
                 "steps": Setting(_durations, "waits of the immediate strategy; the last one repeats"),
                 "off_peak_hours": Setting(_hours, "hours of the scheduled strategy"),
                 "time_zone": Setting(_text, "the zone of those hours, such as `Europe/Berlin`"),
-                "recheck": Setting(_duration(_SECOND, _DAY), "how often the conditional strategy looks again"),
+                "recheck": Setting(
+                    _duration(_SECOND, _DAY),
+                    "how often the conditional strategy looks again, and the first pause of a breaker that opens",
+                ),
                 "cpu_below": Setting(_share, "the conditional strategy waits for a CPU below this share"),
                 "memory_below": Setting(_share, "the conditional strategy waits for memory below this share"),
                 "workers": Setting(_whole(0, 1000), "workers of `redrive serve`; 0: nothing is sent back by itself"),
@@ -420,6 +436,7 @@ SOURCE: Final[Mapping[str, Setting]] = MappingProxyType(
         "queue_type": Setting(
             _one_of("quorum", "classic"), "what `redrive provision` makes; unset: `quorum`"
         ),
+        "group": Setting(_text, "Kafka: its consumer group, whose dead letters lie in `GROUP.dlq`"),
     }
 )
 
@@ -445,7 +462,12 @@ def _sources(tables: Any) -> tuple[SourceSettings, ...]:
 
 
 _OTHERS: Final[Mapping[str, Callable[[Any], Any]]] = MappingProxyType(
-    {"rules": rules_from_config, "sources": _sources, "strategies": strategies_from_config}
+    {
+        "rules": rules_from_config,
+        "sources": _sources,
+        "conventions": conventions_from_config,
+        "strategies": strategies_from_config,
+    }
 )
 
 

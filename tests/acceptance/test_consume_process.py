@@ -197,6 +197,18 @@ def test_a_hang_up_starts_it_anew_with_the_code_as_it_is_now(
     assert consuming.end() == 0
 
 
+def test_whoever_is_told_to_end_after_a_hang_up_ends_in_order_and_does_not_begin_again(
+    start: Callable[..., Consuming], embedded: RabbitMQ
+) -> None:
+    consuming = start(embedded.amqp_url)
+    until(lambda: exists(embedded.amqp_url), 40, lambda: str(consuming.errors))
+    send(embedded.amqp_url, b"slow")
+    consuming.until_seen("saw slow")
+    consuming.process.send_signal(signal.SIGHUP)
+    assert consuming.end() == 0
+    assert consuming.seen == ["saw slow", "slow is done"]
+
+
 def test_with_reload_a_changed_file_starts_it_anew(
     start: Callable[..., Consuming], embedded: RabbitMQ, tmp_path: Path
 ) -> None:

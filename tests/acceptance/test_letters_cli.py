@@ -13,98 +13,28 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pika
 import pytest
 
-from redrive import __file__ as package
 from redrive.clock import SystemClock
-from redrive.letters import DeadLetter, State
+from redrive.letters import State
 from redrive.stores import cold_files
 from redrive.stores.base import Store
 from redrive.stores.changes import Exhaust, Park, Resolve, Settlement
 from redrive.stores.sqlite import SqliteStore
 from redrive.testing import a_letter, letters
 from redrive.testing.factories import a_failure, a_message
+from tests.acceptance.serving import PROGRAM
+from tests.acceptance.shop import Queue, Shop, ids_of, sending
 
 pytest_plugins = ["tests.interop.brokers"]
 
-Done = subprocess.CompletedProcess[str]
-PROGRAM = "from redrive.cli import main; main()"
+_CTRL_C = b"\x03"
 DECLINED = a_failure("card declined", error_type="PaymentError")
-
-
-class Shop:
-    """A folder with a store in it, and the command line."""
-
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE_")}
-        self.env = {
-            **clean,
-            "PYTHONPATH": str(Path(package).resolve().parents[1]),
-            "PYTHONUNBUFFERED": "1",
-            "USER": "anna",
-            "LOGNAME": "anna",
-        }
-
-    def run(self, *args: str, env: dict[str, str] | None = None, **options: Any) -> Done:
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        if "input" in options:
-            del pipes["stdin"]
-        return subprocess.run(
-            [sys.executable, "-c", PROGRAM, *args],
-            cwd=self.place, env={**self.env, **(env or {})}, text=True, check=False, timeout=60, **pipes | options,
-        )  # fmt: skip
-
-    def ok(self, *args: str, **options: Any) -> str:
-        done = self.run(*args, **options)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def json(self, *args: str, **options: Any) -> Any:
-        done = self.run(*args, "--json", **options)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.count("\n") == 1
-        return json.loads(done.stdout)
-
-    def fails(self, code: int, *args: str, **options: Any) -> str:
-        """The one line with which a command fails."""
-        done = self.run(*args, **options)
-        assert done.returncode == code, (done.stdout, done.stderr)
-        assert re.fullmatch(r"redrive: [^\n]+\n", done.stderr), done.stderr
-        return done.stderr.removeprefix("redrive: ").rstrip()
-
-    def process(self, *args: str, **options: Any) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *args], cwd=self.place, env=self.env, text=True, **options
-        )
-
-    def store(self, work: Callable[[Store], Coroutine[Any, Any, Any]], name: str = "redrive.db") -> Any:
-        async def run() -> Any:
-            opened = await SqliteStore.open(self.place / name)
-            try:
-                return await work(opened)
-            finally:
-                await opened.close()
-
-        return asyncio.run(run())
-
-    def add(self, *given: DeadLetter) -> None:
-        self.store(lambda store: store.add(given))
-
-    def whole(self, *ids: str, name: str = "redrive.db") -> list[DeadLetter]:
-        found: list[DeadLetter] = self.store(lambda store: store.load(ids), name)
-        return found
-
-    def states(self) -> dict[str, int]:
-        return {
-            name.removeprefix("dlq_"): count for name, count in self.json("stats")["state"].items() if count
-        }
 
 
 @pytest.fixture
@@ -132,10 +62,6 @@ def full(shop: Shop) -> Shop:
 
     shop.store(fill)
     return shop
-
-
-def ids_of(answer: Any) -> list[str]:
-    return [head["id"] for head in answer["letters"]]
 
 
 # --- looking ---------------------------------------------------------------------------------------------
@@ -554,34 +480,11 @@ def test_a_damaged_file_gives_what_is_before_the_damage_and_says_so(shop: Shop) 
 # --- sending back ----------------------------------------------------------------------------------------
 
 
-class Queue:
-    """A queue on a real broker, as another program sees it."""
-
-    def __init__(self, url: str, name: str = "orders") -> None:
-        self.connection = pika.BlockingConnection(pika.URLParameters(url))
-        self.channel = self.connection.channel()
-        self.name = name
-        self.channel.queue_declare(name, durable=True)
-
-    def got(self) -> list[tuple[dict[str, Any], bytes]]:
-        """Everything in it, taken out."""
-        found: list[tuple[dict[str, Any], bytes]] = []
-        while True:
-            method, properties, body = self.channel.basic_get(self.name, auto_ack=True)
-            if method is None:
-                return found
-            found.append((properties.headers, body))
-
-
 @pytest.fixture
 def queue(broker_url: str) -> Any:
     made = Queue(broker_url)
     yield made
     made.connection.close()
-
-
-def sending(url: str, *more: str) -> tuple[str, ...]:
-    return ("replay", "--broker", url, "--yes", "--force", *more)
 
 
 def test_a_dry_run_lists_exactly_what_is_then_sent_and_a_second_run_sends_nothing(
@@ -769,11 +672,13 @@ def on_a_screen(
             [sys.executable, "-c", PROGRAM, *words],
             {**shop.env, "TERM": "xterm", "COLUMNS": "160", **(env or {})},
         )
-    seen, end = b"", time.monotonic() + 60
+    seen, answered, end = b"", b"", time.monotonic() + 60
     while True:
         if time.monotonic() > end:
             os.kill(child, signal.SIGKILL)
         if not select.select([screen], [], [], 0.5)[0]:
+            if answered == _CTRL_C:  # readline misses one that comes before it reads: a person tries again
+                os.write(screen, answered)
             continue
         try:
             piece = os.read(screen, 65536)
@@ -783,7 +688,8 @@ def on_a_screen(
             break
         seen += piece
         if waiting and seen.rstrip().endswith(b"[y/N]:"):
-            os.write(screen, waiting.pop(0).encode())
+            answered = waiting.pop(0).encode()
+            os.write(screen, answered)
     _, status = os.waitpid(child, 0)
     os.close(screen)
     return seen.decode("utf-8", "replace"), os.waitstatus_to_exitcode(status)

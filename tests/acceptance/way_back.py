@@ -26,7 +26,7 @@ from redrive.collect.reading import Reader
 from redrive.letters import DeadLetter, LetterHead, Message, State
 from redrive.letters.redact import Redactor
 from redrive.letters.verdict import QUEUE
-from redrive.recover.breaker import BreakerOptions, Breakers
+from redrive.recover.breaker import Breakers, HoldBackOptions
 from redrive.recover.rescuer import Rescuer
 from redrive.recover.service import Service, Services
 from redrive.recover.worker import Worker, WorkerOptions
@@ -154,7 +154,7 @@ class WayBack:
         self.troubles: list[str] = []
         self._strategy = strategy
         self._something = asyncio.Event()
-        self.breakers = Breakers(clock, BreakerOptions(least=3))
+        self.breakers = Breakers(clock, HoldBackOptions(least=3))
         self.collectors = {queue: self._a_collector(queue) for queue in (source.dlq, *queues)}
         self.verdicts = VerdictCollector(
             transport,

@@ -14,7 +14,7 @@ import time
 from datetime import UTC, datetime
 
 from redrive.formats import own
-from redrive.formats.conventions import CONVENTIONS
+from redrive.formats.systems import SYSTEMS
 from redrive.formats.told import read, stripped
 from redrive.formats.x_death import NAMES
 from redrive.letters import Headers, HeaderValue, Message, Typed
@@ -45,6 +45,7 @@ VALUES: list[HeaderValue] = [
     1770807600250, 2**63, -1, True, None, 0.5, float("nan"), b"\xff", "Größe".encode(), "", "\udc80", TRACEBACK,
     datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC), Typed("timestamp", 2**64 - 1), (), DEATH,
     (DEATH,), (DEATH, 7), ("a", None), Headers({"queue": ()}), "rabbitmq://[", "orders.delay.5s", "expired",
+    b"\x00\x00\x00\x07", b"\x00\x00\x01\x9c\x4c\x5b\xa4\x7a", b"\xff" * 8, b"\xac\xed\x00\x05", b"-1", "a.B: c",
 ]  # fmt: skip
 QUEUES = ["orders.dlq", "orders_error", "orders.XQ", "", "_error", "\udc80.XQ"]
 MARKS = {"redrive-id", "redrive-fence", "redrive-attempt", "redrive-operation", "x-replayed"}
@@ -57,7 +58,7 @@ def whole() -> list[Pairs]:
         [("x-death", (DEATH, DEATH)), ("x-first-death-queue", "orders"), ("x-last-death-reason", "expired")],
         [(mark, 1) for mark in sorted(MARKS)],
     ]
-    for row in CONVENTIONS:
+    for row in SYSTEMS:
         names = {*row.recognised_by, *(name.replace("*", "Any") for name in row.adds)}
         letters.append([(name, "1") for name in sorted(names)])
     return letters
@@ -106,12 +107,12 @@ def check(message: Message, queue: str) -> str:
     """Read it and strip it; the convention that was recognised."""
     told, left = read(message, queue), stripped(message)
     names = message.headers.names()
-    paths = {said for row in CONVENTIONS if row.in_body for said in row.fields.values()}
+    paths = {said for row in SYSTEMS if row.in_body for said in row.fields.values()}
     assert set(told.unreadable) <= names | paths, "unreadable is what is not there"
     assert left.body == message.body, "a body was changed"
     for name in names - left.headers.names():
         ours = not own.strip(Headers({name: 1}))
-        assert ours or name in NAMES or any(row.added(name) for row in CONVENTIONS), f"{name} was removed"
+        assert ours or name in NAMES or any(row.added(name) for row in SYSTEMS), f"{name} was removed"
         assert name not in MARKS, f"the mark {name} was removed"
     return told.convention
 

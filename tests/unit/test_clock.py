@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from redrive.clock import Clock, SystemClock
+from redrive.clock import Clock, SystemClock, pause, until_first
 from redrive.testing import ManualClock
 
 NOON = datetime(2026, 2, 11, 12, 0, tzinfo=UTC)
@@ -110,3 +110,38 @@ async def test_a_jump_moves_the_time_of_day_and_wakes_nobody() -> None:
 def test_time_cannot_be_advanced_backwards() -> None:
     with pytest.raises(ValueError, match="use jump"):
         ManualClock().advance(-MINUTE)
+
+
+async def test_a_pause_ends_when_its_time_is_over_or_when_it_is_stopped() -> None:
+    clock, stop = ManualClock(NOON), asyncio.Event()
+    pausing = asyncio.create_task(pause(clock, MINUTE, stop))
+    await asyncio.sleep(0)
+    assert not pausing.done()
+    await asyncio.sleep(0)
+    clock.advance(MINUTE)
+    await asyncio.wait_for(pausing, 5)
+    pausing = asyncio.create_task(pause(clock, MINUTE, stop))
+    stop.set()
+    await asyncio.wait_for(pausing, 5)
+    assert clock.now() == NOON + MINUTE
+
+
+async def test_who_waits_for_the_first_of_several_gives_up_the_others_even_when_cancelled() -> None:
+    given_up: list[str] = []
+
+    async def for_ever(name: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            given_up.append(name)
+
+    await asyncio.wait_for(until_first(for_ever("a"), asyncio.sleep(0), for_ever("b")), 5)
+    await asyncio.sleep(0)
+    assert given_up == ["a", "b"]
+    waiting = asyncio.create_task(until_first(for_ever("c"), for_ever("d")))
+    for _ in range(5):  # both have begun
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await asyncio.sleep(0)
+    assert given_up == ["a", "b", "c", "d"]

@@ -8,6 +8,7 @@ import click
 from redrive.cli.letters import (
     actor,
     ask_first,
+    asking,
     chosen,
     common,
     counted,
@@ -17,11 +18,12 @@ from redrive.cli.letters import (
     with_store,
 )
 from redrive.cli.output import as_json
-from redrive.errors import LetterNotFoundError, LifecycleError, on_one_line
+from redrive.errors import on_one_line
 from redrive.letters import LetterHead, State
 from redrive.settings import Settings
 from redrive.stores.base import Store
 from redrive.stores.changes import Annotate, Archive, Assign, Change, Discard, Park, Settlement
+from redrive.stores.many import change_those_that_can
 
 _OVER = (State.RESOLVED, State.ARCHIVED)
 
@@ -29,7 +31,7 @@ _OVER = (State.RESOLVED, State.ARCHIVED)
 @click.command("discard")
 @which
 @click.option("--why", default="", help="The reason, for the journal.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@asking
 @common
 @click.pass_obj
 def discard(
@@ -75,8 +77,8 @@ async def put_away(store: Store, ids: Sequence[str], why: str) -> int:
         held = await store.take(pending, actor()) if pending else []
         done += await _put_held_away(store, held, why)
         for change, state in ((Discard(why), State.MANUAL), (Archive(), State.FAILED)):
-            done += await change_all(
-                store, change, [head.id for head in heads.values() if head.state is state], actor()
+            done += await change_those_that_can(
+                store, change, [head.id for head in heads.values() if head.state is state], by=actor()
             )
     return done
 
@@ -87,23 +89,7 @@ async def _put_held_away(store: Store, held: Sequence[LetterHead], why: str) -> 
         return 0
     parked = await store.settle([Settlement(head.hold, Park(detail=why or "discarded")) for head in held])
     ours = [head.id for head, is_ours in zip(held, parked, strict=True) if is_ours]
-    return await change_all(store, Discard(why), ours, actor())
-
-
-async def change_all(store: Store, change: Change, ids: Sequence[str], by: str) -> int:
-    """Change all of them; if somebody was quicker with one, change the others."""
-    if not ids:
-        return 0
-    try:
-        await store.apply(change, ids, by=by)
-    except (LifecycleError, LetterNotFoundError):
-        if len(ids) == 1:
-            return 0
-        half = len(ids) // 2
-        return await change_all(store, change, ids[:half], by) + await change_all(
-            store, change, ids[half:], by
-        )
-    return len(ids)
+    return await change_those_that_can(store, Discard(why), ours, by=actor())
 
 
 @click.command("note")
@@ -165,7 +151,7 @@ def _change(
         found = [head.id for head in await chosen(store, ids, where)]
         done = 0
         for part in portions(found):
-            done += await change_all(store, change, part, actor())
+            done += await change_those_that_can(store, change, part, by=actor())
         return done
 
     done = with_store(path, server, work)

@@ -41,7 +41,7 @@ def check(path: Path | None) -> None:
     """
     settings = load(path, os.environ)
     count = f"{len(settings.rules)} rule{'s' if len(settings.rules) != 1 else ''} of your own"
-    click.echo(f"settings are right: store {on_one_line(settings.store.url)}, {count}")
+    click.echo(f"settings are right: store {on_one_line(_without_password(settings.store.url))}, {count}")
 
 
 @command.command()
@@ -58,9 +58,9 @@ def show(path: Path | None, for_programs: bool) -> None:  # noqa: FBT001  click 
     """
     settings = load(path, os.environ)
     sections = as_table(settings)
-    # A file alone can hold rules and sources, and shows them best in its own words.
+    # A file alone can hold such tables, and shows them best in its own words.
     table = load_table(path)
-    lists = {name: table.get(name, []) for name in ("rules", "sources")}
+    lists = {name: table.get(name, []) for name in ("rules", "sources", "conventions")}
     if for_programs:
         click.echo(as_json({**sections, **lists}, indent=2))
         return
@@ -84,11 +84,15 @@ def as_table(settings: Settings) -> dict[str, dict[str, Any]]:
         section: {name: _plain(getattr(getattr(settings, section), name)) for name in known}
         for section, (_, known) in SECTIONS.items()
     }
-    for name in ("url", "management_url"):
-        if sections["broker"][name] is not None:
-            sections["broker"][name] = _PASSWORD.sub(r"\1…\2", sections["broker"][name])
+    for section, name in (("store", "url"), ("broker", "url"), ("broker", "management_url")):
+        if sections[section][name] is not None:
+            sections[section][name] = _without_password(sections[section][name])
     strategies = {str(kind): str(strategy) for kind, strategy in settings.strategies.items()}
     return {**sections, "strategies": strategies}
+
+
+def _without_password(url: str) -> str:
+    return _PASSWORD.sub(r"\1…\2", url)
 
 
 def _plain(value: Any) -> Any:

@@ -15,6 +15,7 @@ from typing import Final, Literal
 import click
 
 from redrive.app import App, load_app
+from redrive.cli.running import PORT, logging_options, on_signal, run
 from redrive.errors import on_one_line
 
 _LOOK_EVERY: Final = 0.5  # seconds between two looks at the source files
@@ -23,26 +24,9 @@ _LOOK_EVERY: Final = 0.5  # seconds between two looks at the source files
 @click.command("consume")
 @click.argument("app_name", metavar="MODULE[:APP]")
 @click.option("--broker", "broker_url", help="The broker's URL, instead of the app's own.")
-@click.option(
-    "--metrics-port",
-    type=click.IntRange(0, 65535),
-    help="Serve Prometheus metrics on this port; 0: any free one.",
-)
+@click.option("--metrics-port", type=PORT, help="Serve Prometheus metrics on this port; 0: any free one.")
 @click.option("--reload", "watch_files", is_flag=True, help="Start anew when a source file changes.")
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="What is logged.",
-)
-@click.option(
-    "--log-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="How it is logged.",
-)
+@logging_options
 @click.pass_obj
 def command(
     path: Path | None,
@@ -68,39 +52,29 @@ def command(
     configure(log_level, log_format, sys.stderr)
     app = load_app(app_name)
     app.use(path=path, broker=broker_url)
-    again = _run(app, metrics_port, watch_files=watch_files)
-    if again:
+    if run(_consume(app, metrics_port, watch_files=watch_files)):
         click.echo("redrive consume starts anew")
         sys.stdout.flush()
         os.execv(sys.executable, [sys.executable, "-m", "redrive", *sys.argv[1:]])  # noqa: S606  itself, as it was called
 
 
-def _run(app: App, metrics_port: int | None, *, watch_files: bool) -> bool:
-    """Run until a signal; whether to start anew."""
-    if sys.platform == "win32":
-        return asyncio.run(_consume(app, metrics_port, watch_files=watch_files))
-    import uvloop
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_consume(app, metrics_port, watch_files=watch_files))
-
-
 async def _consume(app: App, metrics_port: int | None, *, watch_files: bool) -> bool:
-    loop = asyncio.get_running_loop()
-    again = False
-    stopping = False
+    """Consume until a signal, or a changed file; whether to start anew."""
+    again = over = False
 
-    def stop(*, anew: bool) -> None:
-        nonlocal again, stopping
-        if stopping and not anew:
-            os._exit(130)  # asked twice: now
-        again, stopping = anew, True
+    def stop() -> None:
+        nonlocal again, over
+        again, over = False, True
         app.stop()
 
-    loop.add_signal_handler(signal.SIGINT, lambda: stop(anew=False))
-    loop.add_signal_handler(signal.SIGTERM, lambda: stop(anew=False))
-    loop.add_signal_handler(signal.SIGHUP, lambda: stop(anew=True))
-    watching = asyncio.create_task(_changed(lambda: stop(anew=True))) if watch_files else None
+    def start_anew() -> None:
+        nonlocal again
+        again = not over  # who was told to end does not begin again
+        app.stop()
+
+    on_signal(stop)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, start_anew)
+    watching = asyncio.create_task(_changed(start_anew)) if watch_files else None
     server = None
     try:
         if metrics_port is not None:

@@ -3,9 +3,6 @@
 Ctrl-C closes it in order; a second one ends at once.
 """
 
-import asyncio
-import os
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +14,7 @@ import click
 import msgspec
 
 from redrive.cli.output import as_json
+from redrive.cli.running import PORT, on_signal, run
 from redrive.demo.run import Demo, Options, write_settings
 from redrive.demo.story import Summary
 from redrive.demo.view import Lines, Screen, Silent, View, summary_in_words
@@ -26,9 +24,7 @@ from redrive.demo.view import Lines, Screen, Silent, View, summary_in_words
 @click.option(
     "--seconds", type=click.IntRange(1), help="Close the shop after this time; without it Ctrl-C does."
 )
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="The port for HTTP; 0: any free one."
-)  # fmt: skip
+@click.option("--port", type=PORT, default=0, show_default=True, help="The port for HTTP; 0: any free one.")
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
@@ -90,12 +86,7 @@ def _run(options: Options, file: Path, view: View) -> Summary | None:
     with (options.directory / "demo.log").open("w", encoding="utf-8") as log:
         handler = configure("info", "text", log)  # the screen is taken
         try:
-            if sys.platform == "win32":
-                return asyncio.run(_open(options, file, view))
-            import uvloop
-
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(_open(options, file, view))
+            return run(_open(options, file, view))
         finally:
             logging.getLogger().removeHandler(handler)
 
@@ -104,18 +95,7 @@ async def _open(options: Options, file: Path, view: View) -> Summary | None:
     from redrive.clock import SystemClock
 
     demo = Demo(options, file, view, SystemClock())
-    stopping = False
-
-    def stop() -> None:
-        nonlocal stopping
-        if stopping:
-            os._exit(130)  # asked twice: now
-        stopping = True
-        demo.stop()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
+    on_signal(demo.stop)
     return await demo.run()
 
 

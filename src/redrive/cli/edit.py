@@ -16,11 +16,11 @@ from typing import Any, Final
 import click
 import msgspec
 
-from redrive.cli.changing import change_all
 from redrive.cli.letters import (
     BATCH,
     actor,
     ask_first,
+    asking,
     chosen,
     common,
     counted,
@@ -31,27 +31,24 @@ from redrive.cli.letters import (
 )
 from redrive.cli.output import as_json
 from redrive.cli.progress import progress
-from redrive.cli.replay import as_data, check, options_of, send, summary
+from redrive.cli.replay import as_data, check, send, sending_options, summary
 from redrive.clock import SystemClock
-from redrive.errors import FormatError, LetterNotFoundError, RedriveError, SettingsError, on_one_line
+from redrive.errors import FormatError, RedriveError, SettingsError, on_one_line
 from redrive.letters import DeadLetter, LetterHead, Message, State
 from redrive.replay import edit as editing
 from redrive.replay.difference import changes, diff
+from redrive.replay.options import ReplayOptions
 from redrive.replay.plain import body_of, read_json, write_json
 from redrive.replay.plan import by_ids, plan
 from redrive.settings import Settings
 from redrive.stores.base import Store
 from redrive.stores.changes import Annotate, Archive, Discard, Park, Settlement
+from redrive.stores.many import change_those_that_can, load_those_there
 from redrive.stores.operations import Operation
 
 _MOST_SHOWN: Final = 20  # differences, before somebody is asked
 _LEASE: Final = timedelta(minutes=1)
 _ENDED: Final = (State.RESOLVED, State.ARCHIVED)
-# A replay right after an edit is one without frills; who wants more calls `redrive replay`.
-_PLAIN: Final[Mapping[str, Any]] = {
-    "redirects": (), "ramp": None, "to_exchange": False, "target": None, "batch": 100, "rate": None, "canary": 0,
-    "canary_wait": "1m", "stop_at": 50.0, "skip_done": False, "new_id": False,
-}  # fmt: skip
 
 
 @click.command("edit")
@@ -70,11 +67,8 @@ _PLAIN: Final[Mapping[str, Any]] = {
 @click.option("--copies", is_flag=True, help="Also letters that are resolved or archived.")
 @click.option("--dry-run", is_flag=True, help="Only show the differences.")
 @click.option("--replay", "replay_now", is_flag=True, help="Send the edited letters at once.")
-@click.option("--force", is_flag=True, help="With --replay: send even if the system is not well.")
-@click.option(
-    "--broker", metavar="URL", help="With --replay: the broker's URL, instead of the settings' own."
-)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@sending_options(only="With --replay")
+@asking
 @common
 @click.pass_obj
 def command(
@@ -234,7 +228,7 @@ async def _preview(
         done_before = by_filter and tag in head.tags
         (going if editable and not done_before else outcome.left_alone).append(head.id)
     for part in portions(going):
-        for letter in await _loaded(store, part):
+        for letter in await load_those_there(store, part):
             _try(letter, change, outcome)
     return outcome
 
@@ -261,17 +255,6 @@ def _try(letter: DeadLetter, change: editing.Change, outcome: _Outcome) -> None:
     )
 
 
-async def _loaded(store: Store, ids: Sequence[str]) -> list[DeadLetter]:
-    """Those that are still there."""
-    try:
-        return await store.load(ids)
-    except LetterNotFoundError:
-        if len(ids) == 1:
-            return []
-        half = len(ids) // 2
-        return await _loaded(store, ids[:half]) + await _loaded(store, ids[half:])
-
-
 def _tag(the_edit: editing.Edit) -> str:
     """By which the copies of this edit are known."""
     return f"edit:{blake2b(editing.write(the_edit).encode(), digest_size=5).hexdigest()}"
@@ -292,7 +275,7 @@ async def _carry_out(store: Store, outcome: _Outcome, the_edit: editing.Edit, *,
 
 async def _swap(store: Store, ids: Sequence[str], change: editing.Change, tag: str) -> set[str]:
     """Put copies in the place of these letters; which of them that was done for."""
-    letters = await _loaded(store, ids)
+    letters = await load_those_there(store, ids)
     parked = await _parked(store, [letter.id for letter in letters if letter.state is State.PENDING])
     ours = [
         letter
@@ -322,10 +305,10 @@ async def _put_away(store: Store, letter: DeadLetter, copy: str) -> None:
     """Archive an original; stores carry out many of these in one go."""
     why = f"edited: {copy} stands for it"
     if letter.state is State.FAILED:
-        await change_all(store, Annotate(why), [letter.id], actor())
-        await change_all(store, Archive(), [letter.id], actor())
+        await change_those_that_can(store, Annotate(why), [letter.id], by=actor())
+        await change_those_that_can(store, Archive(), [letter.id], by=actor())
     elif letter.state not in _ENDED:
-        await change_all(store, Discard(why), [letter.id], actor())
+        await change_those_that_can(store, Discard(why), [letter.id], by=actor())
 
 
 async def _send(
@@ -334,7 +317,7 @@ async def _send(
     frozen = await plan(store, by_ids([one.copy for one in outcome.made]), words="edited letters")
     if not frozen.letters:
         return None
-    options = options_of({**_PLAIN, "force": given["force"]}, settings)
+    options = ReplayOptions(quiet_time=settings.recover.quiet_time)  # who wants frills calls `redrive replay`
     return await send(store, settings, frozen, options, given["broker"], force=given["force"], quiet=quiet)
 
 

@@ -25,6 +25,7 @@ from redrive.rules import format_duration
 from redrive.settings import Settings, StoreSettings, load
 from redrive.stores import open_store
 from redrive.stores.base import Store
+from redrive.stores.many import pages
 from redrive.stores.operations import LARGEST_LIST
 from redrive.stores.query import Condition, Op, Query, parse
 
@@ -52,6 +53,11 @@ def common(command: F) -> F:
         metavar="URL",
         help="A running server, such as http://127.0.0.1:8642; without it the store itself.",
     )(command)
+
+
+def asking(command: F) -> F:
+    """`--yes`, for commands that ask first."""
+    return click.option("--yes", is_flag=True, help="Do not ask.")(command)
 
 
 def which(command: F) -> F:
@@ -130,15 +136,12 @@ async def chosen(store: Store, ids: Sequence[str], where: str | None) -> list[Le
         whole = await full_ids(store, ids)
         there = await heads_of(store, whole)
         return [there[each] for each in whole if each in there]
-    query, found, cursor = query_of([where or ""]), list[LetterHead](), None
-    while True:
-        page = await store.page(query, limit=1000, cursor=cursor)
-        found += page.heads
-        cursor = page.cursor
-        if cursor is None:
-            return found
+    found: list[LetterHead] = []
+    async for heads in pages(store, query_of([where or ""])):
+        found += heads
         if len(found) > LARGEST_LIST:
             raise QueryError(f"more than {LARGEST_LIST} letters match; narrow the filter")
+    return found
 
 
 def portions(ids: Sequence[T], size: int = BATCH) -> Iterator[Sequence[T]]:

@@ -20,17 +20,17 @@ from redrive.cli.progress import Show, progress
 from redrive.clock import SystemClock
 from redrive.errors import (
     LetterInvalidError,
-    LetterNotFoundError,
     RedriveError,
     SettingsError,
     StoreError,
     on_one_line,
 )
-from redrive.letters import DeadLetter, LetterHead
+from redrive.letters import DeadLetter
 from redrive.recover.retention import Restored, restore
 from redrive.settings import Settings
 from redrive.stores import cold_files
 from redrive.stores.base import Store
+from redrive.stores.many import load_those_there, pages, portions
 from redrive.stores.query import Query
 
 _LOADED: Final = 16 * 1024 * 1024  # bytes of body that are loaded at once
@@ -151,37 +151,9 @@ def _one_file(target: Path, lines: Sequence[bytes]) -> Path:
 
 async def _letters(store: Store, query: Query) -> AsyncIterator[list[DeadLetter]]:
     """The letters that match, as many at a time as memory likes."""
-    cursor: str | None = None
-    while True:
-        page = await store.page(query, limit=500, cursor=cursor)
-        for ids in _portions(page.heads):
-            yield await _loaded(store, ids)
-        cursor = page.cursor
-        if cursor is None:
-            return
-
-
-def _portions(heads: Sequence[LetterHead]) -> list[list[str]]:
-    found: list[list[str]] = []
-    size = _LOADED
-    for head in heads:
-        if size + head.size > _LOADED or not found:
-            found.append([])
-            size = 0
-        found[-1].append(head.id)
-        size += head.size
-    return found
-
-
-async def _loaded(store: Store, ids: Sequence[str]) -> list[DeadLetter]:
-    """Those that are still there."""
-    try:
-        return await store.load(ids)
-    except LetterNotFoundError:
-        if len(ids) == 1:
-            return []
-        half = len(ids) // 2
-        return await _loaded(store, ids[:half]) + await _loaded(store, ids[half:])
+    async for heads in pages(store, query):
+        for ids in portions(heads, _LOADED):
+            yield await load_those_there(store, ids)
 
 
 def _lines_of(letters: Sequence[DeadLetter], refused: list[str]) -> list[bytes]:

@@ -5,8 +5,11 @@ for people: what is shown can be kept as a settings file.
 """
 
 import json
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def as_json(value: Any, *, indent: int | None = None) -> str:
@@ -15,10 +18,15 @@ def as_json(value: Any, *, indent: int | None = None) -> str:
 
 
 def as_toml(value: Any) -> str:
-    """The value as it stands behind a key; names of ours need no quotes."""
+    """The value as it stands behind a key."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{name} = {as_toml(item)}" for name, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_key(name)} = {as_toml(item)}" for name, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(as_toml, value)) + "]"
     # A JSON string is a TOML string, but for the one control character that JSON does not escape.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _key(name: str) -> str:
+    """A name as a key; one of ours needs no quotes, one that people chose may."""
+    return name if _BARE.fullmatch(name) else as_toml(name)

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -11,9 +11,11 @@ import click
 
 from redrive.cli.letters import (
     HEAD_TITLES,
+    F,
     actor,
     ago,
     ask_first,
+    asking,
     common,
     counted,
     full_ids,
@@ -34,8 +36,8 @@ from redrive.letters import State
 from redrive.recover.health import HostHealth
 from redrive.replay.options import FAILED, KIND, ReplayOptions
 from redrive.replay.plan import Plan, begin, by_ids, plan
-from redrive.replay.run import Progress, Replay
-from redrive.rules import in_words, parse_duration, unmet_conditions
+from redrive.replay.run import Progress, Replay, check_health
+from redrive.rules import parse_duration
 from redrive.settings import Settings
 from redrive.stores.base import Store
 from redrive.stores.operations import LARGEST_LIST, Item, Operation, OperationState
@@ -44,6 +46,22 @@ from redrive.transports.redriving import SendOptions
 
 _MEASURED: Final = timedelta(milliseconds=300)  # over which the load of this machine is looked at
 _ITEMS: Final = 10_000
+
+
+def sending_options(*, only: str = "") -> Callable[[F], F]:
+    """`--force` and `--broker`; `only` begins their help where they do not always matter."""
+
+    def helped(line: str) -> str:
+        return f"{only}: {line[0].lower()}{line[1:]}" if only else line
+
+    def decorate(command: F) -> F:
+        broker = helped("The broker's URL, instead of the settings' own.")
+        command = click.option("--broker", metavar="URL", help=broker)(command)
+        return click.option("--force", is_flag=True, help=helped("Send even if the system is not well."))(
+            command
+        )
+
+    return decorate
 
 
 @click.command("replay")
@@ -83,9 +101,8 @@ _ITEMS: Final = 10_000
 @click.option("--new-id", is_flag=True, help="Give each message a new message id.")
 @click.option("--skip-done", is_flag=True, help="Leave out letters whose message was processed already.")
 @click.option("--copies", is_flag=True, help="Also letters that are over, as copies.")
-@click.option("--force", is_flag=True, help="Send even if the system is not well.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--broker", metavar="URL", help="The broker's URL, instead of the settings' own.")
+@sending_options()
+@asking
 @common
 @click.pass_obj
 def command(
@@ -110,7 +127,7 @@ def command(
     """
 
     async def work(store: Store, settings: Settings) -> None:
-        options = options_of(given, settings)
+        options = _options_of(given, settings)
         if given["resume"]:
             if ids or where:
                 raise SettingsError("--resume goes on with a list that was frozen; leave out ids and --where")
@@ -169,7 +186,7 @@ async def _items(store: Store, operation_id: str, limit: int) -> list[Item]:
     return found
 
 
-def options_of(given: Mapping[str, Any], settings: Settings) -> ReplayOptions:
+def _options_of(given: Mapping[str, Any], settings: Settings) -> ReplayOptions:
     """How the replay is to be run, by the command line and the settings."""
     redirects: dict[str, str] = {}
     for pair in given["redirects"]:
@@ -264,10 +281,7 @@ async def _check_health(settings: Settings, clock: Clock) -> None:
     """Nothing is sent from a machine that is not well (seed 004)."""
     measure = HostHealth(clock)
     await clock.sleep(_MEASURED)
-    if unmet := unmet_conditions(measure(), settings.strategy_options()):
-        raise RedriveError(
-            f"the system is not well, so nothing was sent: {in_words(unmet)}; --force sends all the same"
-        )
+    check_health(measure(), settings.strategy_options())
 
 
 async def _run(

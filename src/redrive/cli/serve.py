@@ -3,9 +3,7 @@
 SIGTERM and SIGINT stop in order; a second one ends at once.
 """
 
-import asyncio
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import Literal
@@ -13,10 +11,9 @@ from typing import Literal
 import click
 import msgspec
 
+from redrive.cli.running import PORT, logging_options, on_signal, run
 from redrive.errors import on_one_line
 from redrive.settings import Settings, load
-
-_PORT = click.IntRange(0, 65535)
 
 
 @click.command("serve")
@@ -24,32 +21,17 @@ _PORT = click.IntRange(0, 65535)
     "--data", type=click.Path(file_okay=False), help="The data directory, instead of serve.data (here)."
 )
 @click.option("--broker", "broker_url", metavar="URL", help="The broker; without one the embedded broker.")
-@click.option("--port", type=_PORT, help="The port for HTTP, instead of serve.port (8642); 0: any free one.")
+@click.option("--port", type=PORT, help="The port for HTTP, instead of serve.port (8642); 0: any free one.")
+@click.option("--broker-port", type=PORT, help="The embedded broker's port for AMQP (5672); 0: any free one.")
 @click.option(
-    "--broker-port", type=_PORT, help="The embedded broker's port for AMQP (5672); 0: any free one."
-)
-@click.option(
-    "--management-port", type=_PORT, help="The embedded broker's management port (15672); 0: any free one."
+    "--management-port", type=PORT, help="The embedded broker's management port (15672); 0: any free one."
 )
 @click.option(
     "--workers",
     type=click.IntRange(0, 1000),
     help="How many workers send letters back, instead of recover.workers.",
 )
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="What is logged.",
-)
-@click.option(
-    "--log-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="How it is logged.",
-)
+@logging_options
 @click.pass_obj
 def command(
     path: Path | None,
@@ -81,13 +63,7 @@ def command(
         broker={"url": broker_url},
         recover={"workers": workers},
     )
-    if sys.platform == "win32":
-        asyncio.run(_serve(settings))
-        return
-    import uvloop
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings))
+    run(_serve(settings))
 
 
 def _with(settings: Settings, **sections: dict[str, object]) -> Settings:
@@ -105,14 +81,6 @@ async def _serve(settings: Settings) -> None:
     from redrive.serve import Places, Server
 
     server = Server(settings, SystemClock(), App(settings=settings).sources())
-    stopping = False
-
-    def stop() -> None:
-        nonlocal stopping
-        if stopping:
-            os._exit(130)  # asked twice: now
-        stopping = True
-        server.stop()
 
     def ready(places: Places) -> None:
         broker = places.broker + (f" ({places.management})" if places.management else "")
@@ -121,7 +89,5 @@ async def _serve(settings: Settings) -> None:
         )
         sys.stdout.flush()
 
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
+    on_signal(server.stop)
     await server.run(ready)

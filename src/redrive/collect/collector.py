@@ -20,9 +20,10 @@ from redrive.collect.drain import Drain, Read, Trouble
 from redrive.collect.reading import Reader
 from redrive.errors import LetterNotFoundError
 from redrive.formats import told as formats
+from redrive.formats.conventions import BUILT_IN, Table
 from redrive.letters import DeadLetter, Failure, LetterHead, State, letter_id
 from redrive.letters.letter import EPOCH
-from redrive.letters.redrive import Redrive
+from redrive.letters.redrive import ID, Redrive, redrive_of
 from redrive.rules import Exhausted, StrategyOptions, choose
 from redrive.stores.base import Store
 from redrive.stores.changes import Annotate, Exhaust, Outcome, Retry, Settlement
@@ -59,6 +60,7 @@ class Collector:
         clock: Clock,
         trouble: Trouble,
         batch: int = 500,
+        conventions: Table = BUILT_IN,
         died_again: Callable[[str, Failure], None] = lambda _source, _failure: None,
         collected: Callable[[Sequence[DeadLetter]], None] = lambda _letters: None,
     ) -> None:
@@ -71,6 +73,7 @@ class Collector:
         self._clock = clock
         self._trouble = trouble
         self._batch = batch
+        self._conventions = conventions
         self._died_again = died_again
         self._collected = collected
         self.name = f"collector of {queue}"
@@ -89,9 +92,9 @@ class Collector:
 
     def _read(self, delivery: Delivery) -> DeadLetter:
         message = delivery.message
-        told = formats.read(message, self._queue)
+        told, original = formats.opened(message, self._queue, self._conventions)
         return self._reader.letter(
-            formats.stripped(message),
+            original,
             told,
             found=delivery.origin,
             route=delivery.remembered_route,
@@ -103,7 +106,7 @@ class Collector:
         fresh: list[Read[DeadLetter]] = []
         again: list[tuple[Redrive, Read[DeadLetter]]] = []
         for one in batch:
-            if (redrive := one.delivery.redrive) is None:
+            if (redrive := _redrive_of(one)) is None:
                 fresh.append(one)
             else:
                 again.append((redrive, one))
@@ -156,7 +159,7 @@ class Collector:
         left: list[Read[DeadLetter]] = []
         for delivery, letter in fresh:
             other = there.get((letter.source, letter.message_id))
-            redrive = delivery.redrive
+            redrive = _redrive_of(Read(delivery, letter))
             own = None if redrive is None else redrive.hold.id  # it could not be told, and will be presumed
             if (
                 other is not None
@@ -224,6 +227,14 @@ class Collector:
             return Exhaust(failure=failure, strategy=own.strategy, detail=detail)
         # What only a person can decide is due at once: the worker that claims it parks it.
         return Retry(at=plan.due or now, failure=failure, strategy=own.strategy, detail=detail)
+
+
+def _redrive_of(one: Read[DeadLetter]) -> Redrive | None:
+    """Which letter it is a redrive of. A record that holds the message within has the marks in there."""
+    if (redrive := one.delivery.redrive) is not None:
+        return redrive
+    headers = one.value.message.headers
+    return None if headers.get(ID) is None else redrive_of(headers)
 
 
 def _another(letter: DeadLetter, number: int) -> DeadLetter:

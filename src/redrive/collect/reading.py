@@ -133,11 +133,16 @@ def _legible(value: _T) -> _T:
 def _origin(told: Told, found: Origin, route: tuple[str, str] | None) -> Origin:
     # A broker tells how the message came to its queue the last time: straight, if it was given back before.
     exchange, key = route or (told.exchange, told.routing_key)
+    # Partition, offset and group of what was found are of the dead-letter topic and of whoever collects it.
+    place = found if told.source is None else told
     return msgspec.structs.replace(
         found,
         source=told.source or found.source,
         exchange=exchange,
         routing_key=key,
+        partition=place.partition,
+        offset=place.offset,
+        group=told.consumer_group,
         dead_letter_source=found.source,
     )
 

@@ -1,8 +1,8 @@
 """Delivery → handler → decision → settlement: the runtime that a service author touches first.
 
 `pipe` is the life of one delivery, `runner` consumes one source, `consumer` several of them. `handler` and `decoding`
-know how a user's function is called, `context` what it may know and ask for; `settling`, `slots`, `breaker` and
-`callbacks` each do one thing beside the pipe, and `observer` says what can be heard of it all.
+know how a user's function is called, `context` what it may know and ask for; `settling`, `slots` and `callbacks`
+each do one thing beside the pipe, and `observer` says what can be heard of it all.
 """
 
 from redrive.consume.callbacks import Callback

@@ -1,28 +1,24 @@
 """How is one source to be consumed?"""
 
 from datetime import timedelta
+from typing import ClassVar
 
 import msgspec
 
 from redrive.errors import SettingsError
 from redrive.rules import Backoff, Exponential, check_limit, format_duration
+from redrive.rules.breaker import BreakerOptions
 
 
-class FloodOptions(msgspec.Struct, frozen=True, kw_only=True):
+class FloodOptions(BreakerOptions, frozen=True, kw_only=True):
     """When most of what a source delivers fails, consuming pauses and probes with single messages (H9)."""
 
-    share: float = 0.8  # of the last deliveries
+    share: float = 0.8  # of the last deliveries that failed
     least: int = 20  # so many deliveries are looked at, and fewer say nothing
     pause: timedelta = timedelta(seconds=5)  # before the first probe; each failed probe doubles it
     longest: timedelta = timedelta(minutes=1)
 
-    def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise SettingsError(f"flood breaker: the share must be above 0 and at most 1, not {self.share}")
-        if self.least < 1:
-            raise SettingsError("flood breaker: it must look at one delivery at least")
-        if not timedelta(0) < self.pause <= self.longest:
-            raise SettingsError("flood breaker: the pause must be above 0 and not longer than the longest")
+    whose: ClassVar[str] = "flood breaker"
 
 
 class ConsumeOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,8 +17,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from redrive.clock import Clock
-from redrive.consume.breaker import FloodBreaker
+from redrive.clock import Clock, pause
 from redrive.consume.callbacks import Callback, Callbacks
 from redrive.consume.context import correlation_id_for
 from redrive.consume.innocent import Innocent
@@ -32,6 +31,7 @@ from redrive.letters.event import DeadLetterEvent
 from redrive.letters.redact import Redactor
 from redrive.letters.verdict import QUEUE, Verdict, resolved, to_message
 from redrive.rules import Complete, DeadLetterIt, GiveBack
+from redrive.rules.breaker import Breaker
 from redrive.transports.base import Death, Delivery, Outcomes, Publication, Receiver, Release, Target
 
 Publish: TypeAlias = Callable[[Sequence[Publication]], Awaitable[Outcomes]]
@@ -77,7 +77,7 @@ class Runner:
         self._window = receiver.source.window
         self._running = 0
         self._accepted: list[Delivery] = []
-        self._breaker = FloodBreaker(options.flood) if options.flood is not None else None
+        self._breaker = Breaker(options.flood) if options.flood is not None else None
         self._slots = Slots(options.time_budget, self._thread_is_stuck)
         self._releases = Settling[Release](receiver.release, self._released, self._gone, clock)
         self._deaths = Settling[Death](receiver.dead_letter, self._buried, self._gone, clock)
@@ -197,20 +197,14 @@ class Runner:
                 in_a_row = 0
                 await asyncio.sleep(0)
 
-    async def _let_through(self, breaker: FloodBreaker) -> None:
+    async def _let_through(self, breaker: Breaker) -> None:
         """Wait until the flood breaker lets a message run."""
         while (wait := breaker.wait(self._clock.monotonic())) is not None:
             if not self._paused:
                 self._paused = True
                 self._calm.clear()
                 self._tell("paused", self.source, "most of what it delivers fails")
-            sleeping = asyncio.ensure_future(self._clock.sleep(wait))
-            calm = asyncio.ensure_future(self._calm.wait())
-            try:
-                await asyncio.wait((sleeping, calm), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                sleeping.cancel()
-                calm.cancel()
+            await pause(self._clock, wait, self._calm)
 
     async def _one(self, job: Job, slot: Slot) -> None:
         """One attempt, and what follows from it."""
@@ -230,7 +224,7 @@ class Runner:
             if self._stopping.is_set() and not self._running:
                 self._quiet.set()
 
-    def _note(self, breaker: FloodBreaker, step: Done | TryAgain) -> None:
+    def _note(self, breaker: Breaker, step: Done | TryAgain) -> None:
         if isinstance(step, TryAgain):
             if not breaker.is_open:
                 return  # not yet an outcome; only a probe has said enough with its first attempt

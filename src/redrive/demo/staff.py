@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from redrive.clock import Clock, pause
+from redrive.clock import Clock, pause, until_first
 from redrive.errors import ServiceError, on_one_line
 
 _READY: Final = b"redrive consume: "
@@ -125,13 +125,7 @@ class Clerk:
     async def _death(self) -> int | None:
         """Wait until the process is gone; its exit code, or None if it is we who stop."""
         assert self._process is not None  # noqa: S101  it was started
-        dying = asyncio.ensure_future(self._process.wait())
-        stopping = asyncio.ensure_future(self._stop.wait())
-        try:
-            await asyncio.wait((dying, stopping), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            dying.cancel()
-            stopping.cancel()
+        await until_first(self._process.wait(), self._stop.wait())
         return None if self._stop.is_set() else self._process.returncode
 
     def _last_words(self) -> str:

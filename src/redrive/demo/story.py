@@ -18,6 +18,7 @@ from redrive.errors import on_one_line
 from redrive.letters import Kind, LetterHead, State
 from redrive.letters.letter import EPOCH
 from redrive.stores.base import JournalLine, Store
+from redrive.stores.many import pages
 from redrive.stores.query import Condition, Op, Query, Sort
 
 _PAGE: Final = 500
@@ -98,13 +99,8 @@ class Story:
         since = max(EPOCH, self._changed - _OVERLAP) if self._changed > EPOCH else EPOCH
         query = Query((Condition("updated", Op.AT_LEAST, (since,)),), sort=Sort("updated", descending=False))
         heads: dict[str, LetterHead] = {}
-        cursor: str | None = None
-        while True:
-            page = await store.page(query, limit=_PAGE, cursor=cursor)
-            heads.update((head.id, head) for head in page.heads)
-            cursor = page.cursor
-            if cursor is None:
-                break
+        async for found in pages(store, query):
+            heads.update((head.id, head) for head in found)
         for head in heads.values():
             self._changed = max(self._changed, head.updated_at)
         return list(heads.values())

@@ -1,321 +1,100 @@
-"""Which headers do other systems put on their dead letters, and what do they mean?
+"""What do the conventions of other systems tell of a message?
 
-A convention is a row of a table (`CONVENTIONS`): the headers it is known by, which fact stands in which of them and in
-what form, and which headers it has added to the message and so are not the producer's. A system that is not here is
-one more row, without code.
+A table of rows (`letters.convention`) is made ready once: which name of a header concerns which row, and how each fact
+is read. A message that no row concerns costs one look at the names of its headers, and, where its body is a JSON
+object, one search in it for each row that stands in bodies.
 
 The one rule: no input raises out of `recognised`. What a convention does not tell is not in `Facts.values`; a header
 that is not in the form its row says is named in `unreadable`, never quoted. This file does not know what a fact is
-used for, nor what RabbitMQ itself writes (`x_death`).
+used for.
 """
 
-import codecs
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
-from uuid import UUID
 
 import msgspec
 
-from redrive.errors import SettingsError, use_instead
 from redrive.formats import fields
-from redrive.formats.x_death import name, plain
-from redrive.letters import Headers, HeaderValue, Message
-from redrive.letters.letter import EPOCH
+from redrive.formats.forms import READERS
+from redrive.formats.systems import SYSTEMS
+from redrive.formats.x_death import plain
+from redrive.letters import Headers, HeaderValue, Kind, Message
+from redrive.letters.convention import FACTS, Convention
 
-# --- the forms a value may have ---------------------------------------------------------------------------
-# Each takes a value without its wire type, and raises a ValueError if it is not in this form.
-
-
-def _text(value: object) -> str:
-    """Text or UTF-8; the half of a character that was left where somebody cut it is dropped."""
-    if isinstance(value, bytes):
-        return codecs.utf_8_decode(value, "strict", False)[0]
-    return str(value) if isinstance(value, UUID) else fields.text(value)
-
-
-def _queue(value: object) -> str:
-    if not (queue := name(value)):
-        raise ValueError("empty")
-    return queue
-
-
-def _address(value: object) -> str:
-    """The queue at the end of an address: `rabbitmq://host/vhost/queue?durable=true`."""
-    return _queue(unquote(urlsplit(name(value)).path.rpartition("/")[2]))
-
-
-def _count(value: object) -> int:
-    return fields.count(_text(value) if isinstance(value, bytes) else value)
-
-
-def _time(value: object) -> datetime:
-    """ISO 8601, or a time as the wire itself has it."""
-    if isinstance(value, datetime):
-        try:
-            return value.astimezone(UTC)
-        except OverflowError:
-            raise ValueError("not a time") from None
-    return fields.time(_text(value))
-
-
-def _nservicebus_time(value: object) -> datetime:
-    """`yyyy-MM-dd HH:mm:ss:ffffff Z`."""
-    return datetime.strptime(_text(value), "%Y-%m-%d %H:%M:%S:%f Z").replace(tzinfo=UTC)
-
-
-def _unix_ms(value: object) -> datetime:
-    try:
-        return EPOCH + timedelta(milliseconds=_count(value))
-    except OverflowError:
-        raise ValueError("not a time") from None
-
-
-# Between the tracebacks of an error and of what caused it.
-_CHAIN: Final = re.compile(
-    r"\n\n(?:The above exception was the direct cause of the following exception"
-    r"|During handling of the above exception, another exception occurred):\n\n"
-)
-# Behind the frames, which are indented, stands the error: its type, and its text where it has one.
-_FRAMES_AND_ERROR: Final = re.compile(
-    r"(?:[ \t][^\n]*\n)++(?P<type>[^\W\d][\w.]*)(?:: (?P<text>.*))?", re.DOTALL
-)
-
-
-def _raised(value: object, part: str) -> str | None:
-    """The type or the text of the error that a Python traceback ends with."""
-    last = _CHAIN.split(_text(value))[-1]
-    frames = last.find('  File "')
-    found = _FRAMES_AND_ERROR.match(last, frames) if frames >= 0 else None
-    return found[part].rstrip("\n") if found and found[part] is not None else None
-
-
-FORMS: Final[Mapping[str, Callable[[object], Any]]] = {
-    "text": _text,
-    "name": name,
-    "queue": _queue,
-    "address": _address,
-    "count": _count,
-    "time": _time,
-    "nservicebus-time": _nservicebus_time,
-    "unix-ms": _unix_ms,
-    "python-type": lambda value: _raised(value, "type"),
-    "python-text": lambda value: _raised(value, "text"),
-}
-# Every fact that a convention can tell, and its form if the row does not say another one.
-FACTS: Final[Mapping[str, str]] = {
-    "reason": "text",
-    "error_type": "text",
-    "error_text": "text",
-    "stack": "text",
-    "source": "queue",
-    "exchange": "name",
-    "routing_key": "name",
-    "retry_count": "count",
-    "delivery_count": "count",
-    "first_failed_at": "time",
-    "failed_at": "time",
-    "correlation_id": "text",
-    "message_id": "text",
-}
 # Whoever tells one of these has told what went wrong.
 ERROR_FACTS: Final = ("reason", "error_type", "error_text", "stack")
 
 
-# --- the table --------------------------------------------------------------------------------------------
+# --- a table that is ready --------------------------------------------------------------------------------
 
 
-class Convention(msgspec.Struct, frozen=True, kw_only=True):
-    """How one system marks its dead letters."""
+class _Row:
+    """One convention, and how each of its facts is read."""
 
-    name: str
-    recognised_by: tuple[str, ...]  # headers; one of them is enough
-    needs_all: bool = False  # or not: they are everyday names, so all of them have to be there
-    fields: dict[
-        str, str | tuple[str, ...]
-    ]  # fact: the header that tells it, or several, the first one counts
-    forms: dict[str, str] = {}  # fact: its form, where it is not the usual one
-    adds: tuple[str, ...] = ()  # headers that are not the producer's; `prefix*` stands for all that begin so
-    queue_suffixes: tuple[str, ...] = ()  # its dead-letter queues are called like the source, and this
-    in_body: bool = False  # all of this stands in the body, a JSON object; names are paths: `options.retries`
-
-    def __post_init__(self) -> None:
-        if not self.recognised_by:
-            raise SettingsError(f"convention '{self.name}': say which headers it is recognised by")
-        for fact in (*self.fields, *self.forms):
-            if fact not in FACTS:
-                raise SettingsError(
-                    f"convention '{self.name}': unknown fact '{fact}'{use_instead(fact, FACTS)}"
-                )
-        for form in self.forms.values():
-            if form not in FORMS:
-                raise SettingsError(
-                    f"convention '{self.name}': unknown form '{form}'{use_instead(form, FORMS)}"
-                )
-        if self.in_body and self.adds:
-            raise SettingsError(
-                f"convention '{self.name}': a body stays as it is, so nothing is taken out of it"
+    def __init__(self, convention: Convention) -> None:
+        self.convention = convention
+        self.plan: tuple[tuple[str, Callable[[object], Any], tuple[str, ...]], ...] = tuple(
+            (
+                fact,
+                READERS[convention.forms.get(fact) or FACTS[fact]],
+                (said,) if isinstance(said, str) else said,
             )
-
-    def added(self, header: str) -> bool:
-        """Whether it is this convention that adds a header of this name."""
-        return header in self.adds or any(
-            header.startswith(each[:-1]) for each in self.adds if each.endswith("*")
+            for fact, said in convention.fields.items()
+        )
+        self.kinds = {reason: Kind(kind) for reason, kind in convention.kinds.items()}
+        # A quick look, so that not every body is decoded.
+        self.needles = tuple(
+            f'"{path.partition(".")[0]}"'.encode("utf-8", "replace") for path in convention.recognised_by
         )
 
-    def source_of(self, dead_letter_queue: str) -> str | None:
-        """The queue whose dead letters lie in this one, as far as its name tells."""
-        for suffix in self.queue_suffixes:
-            if dead_letter_queue.endswith(suffix) and dead_letter_queue != suffix:
-                return dead_letter_queue.removesuffix(suffix)
-        return None
+    def may_be_in(self, body: bytes) -> bool:
+        if self.convention.needs_all and self.needles[0] not in body:
+            return False
+        enough = all if self.convention.needs_all else any
+        return enough(needle in body for needle in self.needles)
+
+    def recognises(self, values: Mapping[str, object]) -> bool:
+        row = self.convention
+        enough = all if row.needs_all else any
+        if row.in_body:
+            return enough(_at(values, path) is not _NOTHING for path in row.recognised_by)
+        return enough(name in values for name in row.recognised_by)
 
 
-MASSTRANSIT: Final = Convention(
-    name="masstransit",
-    recognised_by=("MT-Reason", "MT-Fault-Message"),
-    fields={
-        "reason": "MT-Reason",
-        "error_type": "MT-Fault-ExceptionType",
-        "error_text": "MT-Fault-Message",
-        "stack": "MT-Fault-StackTrace",
-        "source": "MT-Fault-InputAddress",
-        "failed_at": "MT-Fault-Timestamp",
-        "retry_count": "MT-Fault-RetryCount",
-        "message_id": "MT-OriginalMessageId",
-    },
-    forms={"source": "address"},
-    # One by one: `MT-Fault-Address` and `MT-Host-Info` are the producer's.
-    adds=(
-        "MT-Reason",
-        "MT-Fault-ExceptionType",
-        "MT-Fault-InputAddress",
-        "MT-Fault-Message",
-        "MT-Fault-MessageType",
-        "MT-Fault-ConsumerType",
-        "MT-Fault-Timestamp",
-        "MT-Fault-StackTrace",
-        "MT-Fault-RetryCount",
-        "MT-Fault-RedeliveryCount",
-        "MT-Redelivery-Count",
-        "MT-Host-MachineName",
-        "MT-Host-ProcessName",
-        "MT-Host-ProcessId",
-        "MT-Host-Assembly",
-        "MT-Host-AssemblyVersion",
-        "MT-Host-MassTransitVersion",
-        "MT-Host-FrameworkVersion",
-        "MT-Host-OperatingSystemVersion",
-    ),
-    queue_suffixes=("_error", "_skipped"),
-)
+class Table:
+    """Rows in their order: of several that recognise a message, the first one is heard."""
 
-NSERVICEBUS: Final = Convention(
-    name="nservicebus",
-    recognised_by=("NServiceBus.FailedQ", "NServiceBus.ExceptionInfo.ExceptionType"),
-    fields={
-        "error_type": "NServiceBus.ExceptionInfo.ExceptionType",
-        "error_text": "NServiceBus.ExceptionInfo.Message",
-        "stack": "NServiceBus.ExceptionInfo.StackTrace",
-        "source": "NServiceBus.FailedQ",
-        "failed_at": "NServiceBus.TimeOfFailure",
-        "retry_count": ("NServiceBus.Retries", "NServiceBus.FLRetries"),
-        "correlation_id": "NServiceBus.CorrelationId",
-        "message_id": "NServiceBus.MessageId",
-    },
-    forms={"failed_at": "nservicebus-time"},
-    adds=(
-        "NServiceBus.FailedQ",
-        "NServiceBus.ExceptionInfo.*",
-        "NServiceBus.TimeOfFailure",
-        "NServiceBus.Retries",
-        "NServiceBus.FLRetries",
-        "NServiceBus.ProcessingEndpoint",
-        "NServiceBus.ProcessingMachine",
-    ),
-)
+    def __init__(self, rows: Iterable[Convention]) -> None:
+        self.rows = tuple(map(_Row, rows))
+        self.in_bodies = frozenset(number for number, row in enumerate(self.rows) if row.convention.in_body)
+        self.by_name: dict[str, tuple[int, ...]] = {}
+        for number, row in enumerate(self.rows):
+            if not row.convention.in_body:
+                for name in row.convention.recognised_by:
+                    self.by_name[name] = (*self.by_name.get(name, ()), number)
+        self.names = frozenset(self.by_name)
 
-SPRING_AMQP: Final = Convention(
-    name="spring-amqp",
-    recognised_by=("x-exception-message", "x-exception-stacktrace"),
-    fields={
-        "error_text": "x-exception-message",
-        "stack": "x-exception-stacktrace",
-        "exchange": "x-original-exchange",
-        "routing_key": "x-original-routingKey",
-    },
-    adds=("x-exception-message", "x-exception-stacktrace", "x-original-exchange", "x-original-routingKey"),
-)
+    def concerned(self, names: Mapping[str, object], body: bytes | None) -> list[_Row]:
+        """The rows that may recognise a message with these names of headers and this body."""
+        numbers: set[int] = set()
+        if not self.names.isdisjoint(names):
+            numbers.update(*(self.by_name[name] for name in names if name in self.names))
+        if body and self.in_bodies and _OBJECT.match(body):
+            numbers.update(number for number in self.in_bodies if self.rows[number].may_be_in(body))
+        return [self.rows[number] for number in sorted(numbers)] if numbers else []
 
-REBUS: Final = Convention(
-    name="rebus",
-    recognised_by=("rbs2-error-details",),
-    # The details are text and stack in one.
-    fields={"error_text": "rbs2-error-details", "stack": "rbs2-error-details", "source": "rbs2-source-queue"},
-    adds=("rbs2-error-details", "rbs2-source-queue"),
-)
 
-WOLVERINE: Final = Convention(
-    name="wolverine",
-    recognised_by=("exception-type", "failed-at"),
-    needs_all=True,
-    fields={
-        "error_type": "exception-type",
-        "error_text": "exception-message",
-        "stack": "exception-stack",
-        "source": "original-destination",
-        "failed_at": "failed-at",
-    },
-    forms={"source": "address", "failed_at": "unix-ms"},
-    adds=(
-        "exception-type",
-        "exception-message",
-        "exception-stack",
-        "failed-at",
-        "original-destination",
-        "original-partition",
-        "original-offset",
-    ),
-)
+_OBJECT: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*\{")
+BUILT_IN: Final = Table(SYSTEMS)
 
-# On RabbitMQ it rejects the message as it was delivered: what the body tells is the failure before the last one, and
-# a task that was tried only once tells none.
-DRAMATIQ: Final = Convention(
-    name="dramatiq",
-    recognised_by=("actor_name", "queue_name", "options", "message_id"),
-    needs_all=True,
-    in_body=True,
-    fields={
-        "error_type": "options.traceback",
-        "error_text": "options.traceback",
-        "stack": "options.traceback",
-        "retry_count": "options.retries",
-        "failed_at": "options.requeue_timestamp",
-        "message_id": "message_id",
-    },
-    forms={"error_type": "python-type", "error_text": "python-text", "failed_at": "unix-ms"},
-    queue_suffixes=(".XQ",),
-)
 
-CELERY: Final = Convention(
-    name="celery",
-    recognised_by=("task", "id", "root_id"),
-    needs_all=True,
-    fields={"message_id": "id", "retry_count": "retries"},
-)
-
-# Those that tell most stand first: of several that recognise a message, the first one is heard.
-CONVENTIONS: Final[tuple[Convention, ...]] = (
-    MASSTRANSIT,
-    NSERVICEBUS,
-    SPRING_AMQP,
-    REBUS,
-    WOLVERINE,
-    DRAMATIQ,
-    CELERY,
-)
+def with_own(rows: Sequence[Convention]) -> Table:
+    """The table with rows of one's own in front; one that has the name of a built-in row stands for it."""
+    if not rows:
+        return BUILT_IN
+    own = {row.name for row in rows}
+    return Table((*rows, *(row for row in SYSTEMS if row.name not in own)))
 
 
 # --- reading ----------------------------------------------------------------------------------------------
@@ -325,65 +104,58 @@ class Facts(msgspec.Struct, frozen=True):
     """What one convention tells of one message."""
 
     convention: Convention
-    values: dict[str, Any]  # by the names of `FACTS`
+    values: dict[str, Any]  # by the names of `FACTS`, and `kind`
     unreadable: tuple[str, ...]
 
 
 def recognised(
-    message: Message, headers: Mapping[str, HeaderValue], conventions: Sequence[Convention]
+    message: Message, headers: Mapping[str, HeaderValue], table: Table = BUILT_IN
 ) -> Iterator[Facts]:
     """What those conventions tell that recognise the message, in their order.
 
     `headers` are the message's by name; of those that share one, the last.
     """
     body: Mapping[str, object] | None = None
-    for convention in conventions:
+    for row in table.concerned(headers, message.body):
         values: Mapping[str, object] = headers
-        if convention.in_body:
-            if not _may_be_in(message.body, convention):
-                continue
+        if row.convention.in_body:
             if body is None:
                 body = fields.json_object(message.body, []) or {}
             values = body
-        enough = all if convention.needs_all else any
-        if enough(key in values for key in convention.recognised_by):
-            yield _facts(convention, values)
+        if row.recognises(values):
+            yield _facts(row, values)
 
 
-_OBJECT: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*\{")
-
-
-def _may_be_in(body: bytes | None, convention: Convention) -> bool:
-    """A quick look, so that not every body is decoded."""
-    if body is None or not _OBJECT.match(body):
-        return False
-    return all(f'"{key}"'.encode("utf-8", "replace") in body for key in convention.recognised_by)
-
-
-def _facts(convention: Convention, values: Mapping[str, object]) -> Facts:
+def _facts(row: _Row, values: Mapping[str, object]) -> Facts:
     told: dict[str, Any] = {}
     unreadable: list[str] = []
-    for fact, said in convention.fields.items():
-        form = FORMS[convention.forms.get(fact) or FACTS[fact]]
-        for key in (said,) if isinstance(said, str) else said:
-            value = _at(values, key) if convention.in_body else plain(values.get(key))
-            if value is None:  # no such header, or a null: nothing is told
+    in_body = row.convention.in_body
+    for fact, form, keys in row.plan:
+        for key in keys:
+            value = _at(values, key) if in_body else plain(values.get(key))
+            if value is None or value is _NOTHING:  # no such header, or a null: nothing is told
                 continue
             try:
-                told[fact] = form(value)
+                known = form(value)
             except ValueError:
                 unreadable.append(key)
-            else:
+                continue
+            if known is not None:
+                told[fact] = known
                 break
-    known = {fact: value for fact, value in told.items() if value is not None}
-    return Facts(convention, known, tuple(dict.fromkeys(unreadable)))
+    if (kind := row.kinds.get(told.get("reason", ""))) is not None:
+        told["kind"] = kind
+    return Facts(row.convention, told, tuple(dict.fromkeys(unreadable)))
+
+
+_NOTHING: Final = object()
 
 
 def _at(values: object, path: str) -> object:
     for key in path.split("."):
-        if not isinstance(values, Mapping):
-            return None
-        values = values.get(key)
+        if not isinstance(values, Mapping) or key not in values:
+            return _NOTHING
+        values = values[key]
     return values
 
 

@@ -1,37 +1,43 @@
-"""What does a dead letter tell of its death, whoever wrote it?
+"""What does a dead letter tell, whoever wrote it, and what was the message before?
 
 `read` asks everybody who may have written on a message, and gives one value: redrive itself first (`own`), then the
 conventions of other systems (`conventions`), then RabbitMQ (`x_death`). Where a system and RabbitMQ both tell, the
-error is the system's, which knows it, and the journey is RabbitMQ's, which was there. `stripped` gives the message as
-it was before.
+error is the system's, which knows it, and the journey is RabbitMQ's, which was there. A record that holds the message
+within (`onex`) is opened only where nobody has marked the record itself: else it is the record that died. `stripped`
+gives the message as it was before; `opened` gives both at once.
 
-The one rule: neither raises, whatever the message. What is not told stays None and nothing is guessed; a header that
-cannot be read is named, and stays on the message. This file does not know what becomes of a letter.
+The one rule: none of them raises, whatever the message. What is not told stays None and nothing is guessed; a header
+that cannot be read is named, and stays on the message. This file does not know what becomes of a letter.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from redrive.formats import own, x_death
-from redrive.formats.conventions import CONVENTIONS, ERROR_FACTS, Convention, recognised, without_added
+from redrive.formats import onex, own, shovel, x_death
+from redrive.formats.conventions import BUILT_IN, ERROR_FACTS, Facts, Table, recognised, without_added
+from redrive.formats.onex import OnexRead
 from redrive.formats.own import OwnDeath
 from redrive.formats.x_death import Death, Journey
-from redrive.letters import Kind, Message
+from redrive.letters import HeaderValue, Kind, Message
 
-__all__ = ["Death", "Told", "read", "stripped"]
+__all__ = ["Death", "Opened", "Told", "opened", "read", "stripped"]
 
 REDRIVE = "redrive"
 RABBITMQ = "rabbitmq"
+ONEX = "onex"
+SHOVEL = "shovel"
+UNKNOWN = "unknown"
 _NO_JOURNEY = Journey()
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
     """What a dead letter tells. None is what it does not tell."""
 
-    convention: str = "unknown"  # "redrive", "rabbitmq", or the name of a row of `CONVENTIONS`
+    # "redrive", "rabbitmq", "onex", "shovel", or the name of a row (`formats.systems`, or one's own)
+    convention: str = UNKNOWN
     # why
     reason: str | None = None
     error_type: str | None = None
@@ -46,11 +52,15 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     source: str | None = None
     exchange: str | None = None
     routing_key: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    consumer_group: str | None = None
     # how often and when
     retry_count: int | None = None
     delivery_count: int | None = None
     first_failed_at: datetime | None = None
     failed_at: datetime | None = None
+    sent_at: datetime | None = None  # the message itself, the first time
     # who
     key: str | None = None
     correlation_id: str | None = None
@@ -59,41 +69,110 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: tuple[str, ...] = ()  # names of headers that could not be read; never their content
 
 
-def read(message: Message, dead_letter_queue: str, conventions: Sequence[Convention] = CONVENTIONS) -> Told:
+_NOTHING = Told()
+
+
+class Opened(NamedTuple):
+    """A dead letter, taken apart."""
+
+    told: Told
+    message: Message  # as it was before its death
+
+
+def read(message: Message, dead_letter_queue: str, table: Table = BUILT_IN) -> Told:
     """What a message that was found in `dead_letter_queue` tells; never raises."""
-    headers = dict(message.headers)  # the last one of a name counts
-    journey = x_death.read(headers) if x_death.recognises(headers) else _NO_JOURNEY
-    if (death := own.read(message.headers)) is not None:
-        return _by_redrive(death, journey)
-    facts = next(recognised(message, headers, conventions), None)
-    if facts is None:
-        name = RABBITMQ if x_death.recognises(headers) else Told().convention
-        return _with_journey(name, {}, journey, dead_letter_queue)
-    values = facts.values
-    if "source" not in values and (source := facts.convention.source_of(dead_letter_queue)) is not None:
-        values = {**values, "source": source}
-    told = _with_journey(facts.convention.name, values, journey, dead_letter_queue)
-    return msgspec.structs.replace(told, unreadable=(*facts.unreadable, *journey.unreadable))
+    return _told(_marks(message, table), dead_letter_queue)
 
 
-def stripped(message: Message, conventions: Sequence[Convention] = CONVENTIONS) -> Message:
+def stripped(message: Message, table: Table = BUILT_IN) -> Message:
     """The message as it was before its death: without what redrive, RabbitMQ and other systems added to it.
 
-    Of what was taken away, the time to live comes back. `redrive-id` and its like stay, and so does `x-replayed`:
-    they are how the next death is known (E5).
+    Of what was taken away, the time to live comes back, and so does the time at which it was sent, where somebody
+    tells it. `redrive-id` and its like stay, and so does `x-replayed`: they are how the next death is known (E5).
     """
-    names = dict(message.headers)
-    adding = [convention for convention in conventions if convention.adds]
-    headers = without_added(own.strip(message.headers), list(recognised(message, names, adding)))
-    properties = message.properties
-    if x_death.recognises(names):
-        journey = x_death.read(names)
-        headers = headers.without(*x_death.NAMES.difference(journey.unreadable))
-        if journey.expiration is not None and "expiration" not in properties.names():
-            properties = properties.with_({"expiration": journey.expiration})
-    if len(headers) == len(message.headers) and properties is message.properties:
-        return message
-    return msgspec.structs.replace(message, headers=headers, properties=properties)
+    return _stripped(message, _marks(message, table))
+
+
+def opened(message: Message, dead_letter_queue: str, table: Table = BUILT_IN) -> Opened:
+    """What the message tells and what it was, at the cost of one look."""
+    marks = _marks(message, table)
+    return Opened(_told(marks, dead_letter_queue), _stripped(message, marks))
+
+
+# --- who has written on it ----------------------------------------------------------------------------------
+
+
+class _Marks(NamedTuple):
+    """What everybody has written on a message."""
+
+    headers: Mapping[str, HeaderValue]
+    own: OwnDeath | None
+    found: list[Facts]
+    journeyed: bool
+    journey: Journey
+    onex: OnexRead | None
+
+
+def _marks(message: Message, table: Table) -> _Marks:
+    headers = dict(message.headers)  # the last one of a name counts
+    journeyed = x_death.recognises(headers)
+    journey = x_death.read(headers) if journeyed else _NO_JOURNEY
+    death = own.read(message.headers)
+    found = list(recognised(message, headers, table))
+    within = None
+    if not (death or found or journeyed) and onex.recognises(message.body, message.headers):
+        within = onex.read(message.body, message.headers)
+        if within.topic is None:  # words that look alike, and no dead letter of ONEX
+            within = None
+    return _Marks(headers, death, found, journeyed, journey, within)
+
+
+# --- what it tells ------------------------------------------------------------------------------------------
+
+
+def _told(marks: _Marks, dead_letter_queue: str) -> Told:
+    if marks.own is not None:
+        return _by_redrive(marks.own, marks.journey)
+    if marks.onex is not None:
+        return _by_onex(marks.onex)
+    if marks.found:
+        facts = marks.found[0]
+        values = facts.values
+        if "source" not in values and (source := facts.convention.source_of(dead_letter_queue)) is not None:
+            values = {**values, "source": source}
+        told = _with_journey(facts.convention.name, values, marks.journey, dead_letter_queue)
+        told = msgspec.structs.replace(told, unreadable=(*facts.unreadable, *marks.journey.unreadable))
+    elif marks.journeyed:
+        told = _with_journey(RABBITMQ, {}, marks.journey, dead_letter_queue)
+    else:
+        told = _NOTHING
+    if told.source is None and shovel.MOVES in marks.headers:
+        return _with_move(told, shovel.source_of(marks.headers, dead_letter_queue))
+    return told
+
+
+def _with_move(told: Told, source: str | None) -> Told:
+    if source is None:
+        return told
+    name = SHOVEL if told.convention == UNKNOWN else told.convention
+    return msgspec.structs.replace(told, convention=name, source=source)
+
+
+def _by_onex(record: OnexRead) -> Told:
+    """What the record tells of the message within."""
+    return Told(
+        convention=ONEX,
+        error_type=record.error_type,
+        error_text=record.error_text,
+        source=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        retry_count=record.retry_count,
+        failed_at=record.failed_at,
+        sent_at=None if record.message is None else record.message.sent_at,
+        correlation_id=record.correlation_id,
+        unreadable=tuple(problem.removeprefix("header ").partition(" is ")[0] for problem in record.problems),
+    )
 
 
 def _by_redrive(death: OwnDeath, journey: Journey) -> Told:
@@ -112,6 +191,9 @@ def _by_redrive(death: OwnDeath, journey: Journey) -> Told:
         source=death.source,
         exchange=death.exchange,
         routing_key=death.routing_key,
+        partition=death.partition,
+        offset=death.offset,
+        consumer_group=death.consumer_group,
         retry_count=death.retry_count,
         delivery_count=death.delivery_count,
         first_failed_at=death.first_failed_at,
@@ -150,3 +232,25 @@ def _later(one: datetime | None, other: datetime | None) -> datetime | None:
     """The last failure is as late as anybody tells: Dramatiq, for one, tells of the try before."""
     known = [at for at in (one, other) if at is not None]
     return max(known, default=None)
+
+
+# --- what it was --------------------------------------------------------------------------------------------
+
+
+def _stripped(message: Message, marks: _Marks) -> Message:
+    if marks.onex is not None:
+        return marks.onex.message or message
+    headers = without_added(own.strip(message.headers), marks.found)
+    properties = message.properties
+    if marks.journeyed:
+        headers = headers.without(*x_death.NAMES.difference(marks.journey.unreadable))
+        if (ttl := marks.journey.expiration) is not None and "expiration" not in properties.names():
+            properties = properties.with_({"expiration": ttl})
+    sent_at = next((at for facts in marks.found if (at := facts.values.get("sent_at"))), message.sent_at)
+    if (
+        len(headers) == len(message.headers)
+        and properties is message.properties
+        and sent_at == message.sent_at
+    ):
+        return message
+    return msgspec.structs.replace(message, headers=headers, properties=properties, sent_at=sent_at)

@@ -2,7 +2,8 @@
 
 An array of tables, the most recent death first, one for each queue and reason (`AMQP.md` 1–8). A queue in which the
 message died again has no new entry but a higher count, and its time, exchange and routing keys stay those of the first
-time; so a time is when the message died there last only where the count is one.
+time; so a time is when the message died there last only where the count is one. AMQP 1.0 has the same array under
+another name, `x-opt-deaths`, in which the last time is told as well.
 
 The one rule: no input raises out of `read`. A field that is not what it should be is None, and the header is named in
 `unreadable`. Where the array is missing, `x-last-death-*` and `x-first-death-*` tell what they can. This file does not
@@ -23,10 +24,15 @@ from redrive.letters.letter import EPOCH
 _T = TypeVar("_T")
 
 ARRAY: Final = "x-death"
+OF_AMQP_1_0: Final = "x-opt-deaths"
 _LAST: Final = "x-last-death-"
 _FIRST: Final = "x-first-death-"
 NAMES: Final = frozenset(
-    {ARRAY, *(which + what for which in (_LAST, _FIRST) for what in ("queue", "reason", "exchange"))}
+    {
+        ARRAY,
+        OF_AMQP_1_0,
+        *(which + what for which in (_LAST, _FIRST) for what in ("queue", "reason", "exchange")),
+    }
 )
 
 KINDS: Final = {
@@ -50,6 +56,7 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime | None  # of the first time, if it died there more than once
     exchange: str | None
     routing_keys: tuple[str, ...] = ()
+    last: datetime | None = None  # of the last time, where that is told
 
     @property
     def is_wait(self) -> bool:
@@ -60,7 +67,7 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def last_at(self) -> datetime | None:
         """When it died there last, where that is told."""
-        return self.at if self.count == 1 else None
+        return self.last or (self.at if self.count == 1 else None)
 
 
 class Journey(msgspec.Struct, frozen=True):
@@ -109,23 +116,27 @@ def read(headers: Mapping[str, HeaderValue]) -> Journey:
     unreadable: list[str] = []
     deaths: list[Death] = []
     expiration: str | None = None
-    for entry in _entries(headers.get(ARRAY), unreadable):
-        if not isinstance(entry, Headers):
-            unreadable.append(ARRAY)
-            continue
-        stop = _Table(dict(entry), unreadable)
-        deaths.append(
-            Death(
-                queue=stop.take("queue", name),
-                reason=stop.take("reason", name),
-                count=stop.take("count", fields.count),
-                at=stop.take("time", _time),
-                exchange=stop.take("exchange", name),
-                routing_keys=stop.take("routing-keys", _names) or (),
+    for array in (ARRAY, OF_AMQP_1_0):
+        if deaths:  # both tell of the same journey
+            break
+        for entry in _entries(headers.get(array), array, unreadable):
+            if not isinstance(entry, Headers):
+                unreadable.append(array)
+                continue
+            stop = _Table(dict(entry), unreadable, array)
+            deaths.append(
+                Death(
+                    queue=stop.take("queue", name),
+                    reason=stop.take("reason", name),
+                    count=stop.take("count", fields.count),
+                    at=stop.take("time", _time) or stop.take("first-time", _time_in_ms),
+                    exchange=stop.take("exchange", name),
+                    routing_keys=stop.take("routing-keys", _names) or (),
+                    last=stop.take("last-time", _time_in_ms),
+                )
             )
-        )
-        # The oldest one is what its producer set.
-        expiration = stop.take("original-expiration", _expiration) or expiration
+            # The oldest one is what its producer set.
+            expiration = stop.take("original-expiration", _expiration) or stop.take("ttl", _ttl) or expiration
     if not deaths:
         deaths = _by_single_headers(headers, unreadable)
     return Journey(tuple(deaths), tuple(dict.fromkeys(unreadable)), expiration)
@@ -134,29 +145,33 @@ def read(headers: Mapping[str, HeaderValue]) -> Journey:
 class _Table:
     """The fields of one entry; a damaged one is None, and its array is named."""
 
-    def __init__(self, values: Mapping[str, HeaderValue], unreadable: list[str]) -> None:
+    def __init__(
+        self, values: Mapping[str, HeaderValue], unreadable: list[str], header: str | None = None
+    ) -> None:
+        """`header` is the array they stand in; without it each of them is a header itself."""
         self._values = values
         self._unreadable = unreadable
+        self._header = header
 
-    def take(self, key: str, parse: Callable[[object], _T], header: str = ARRAY) -> _T | None:
+    def take(self, key: str, parse: Callable[[object], _T]) -> _T | None:
         value = plain(self._values.get(key))
         if value is None:
             return None
         try:
             return parse(value)
         except ValueError:
-            self._unreadable.append(header)
+            self._unreadable.append(self._header or key)
             return None
 
 
-def _entries(value: HeaderValue, unreadable: list[str]) -> tuple[object, ...]:
+def _entries(value: HeaderValue, array: str, unreadable: list[str]) -> tuple[object, ...]:
     found = plain(value)
     if isinstance(found, tuple):
         return tuple(map(plain, found))
     if isinstance(found, Headers):  # some client made an array of one into its only table
         return (found,)
     if found is not None:
-        unreadable.append(ARRAY)
+        unreadable.append(array)
     return ()
 
 
@@ -164,9 +179,7 @@ def _by_single_headers(headers: Mapping[str, HeaderValue], unreadable: list[str]
     table = _Table(headers, unreadable)
     found: list[Death] = []
     for which in (_LAST, _FIRST):
-        queue, reason, exchange = (
-            table.take(which + what, name, which + what) for what in ("queue", "reason", "exchange")
-        )
+        queue, reason, exchange = (table.take(which + what, name) for what in ("queue", "reason", "exchange"))
         death = Death(queue=queue, reason=reason, count=None, at=None, exchange=exchange)
         if (queue or reason) and death not in found:
             found.append(death)
@@ -193,17 +206,26 @@ def _names(value: object) -> tuple[str, ...]:
     return tuple(name(plain(item)) for item in value)
 
 
-def _time(value: object) -> datetime:
+def _time(value: object, unit: timedelta = timedelta(seconds=1)) -> datetime:
     """AMQP's timestamp; a client that knows no such type makes it a number of seconds, or a text."""
     try:
         match value:
             case datetime():
                 return value.astimezone(UTC)
             case int():
-                return EPOCH + timedelta(seconds=fields.count(value))
+                return EPOCH + fields.count(value) * unit
     except OverflowError:
         raise ValueError("not a time") from None
     return fields.time(value)
+
+
+def _time_in_ms(value: object) -> datetime:
+    """The timestamp of AMQP 1.0, which counts milliseconds."""
+    return _time(value, timedelta(milliseconds=1))
+
+
+def _ttl(value: object) -> str:
+    return _expiration(str(fields.count(value)))
 
 
 def _expiration(value: object) -> str:

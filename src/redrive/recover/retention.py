@@ -25,15 +25,14 @@ from redrive.clock import Clock, pause
 from redrive.errors import (
     FormatError,
     LetterInvalidError,
-    LetterNotFoundError,
-    LifecycleError,
     SettingsError,
 )
-from redrive.letters import DeadLetter, LetterHead, State
+from redrive.letters import DeadLetter, State
 from redrive.stores import cold_files
 from redrive.stores.base import Store
 from redrive.stores.changes import Annotate, Archive, Change, Delete, Park, Settlement
 from redrive.stores.checks import LARGEST_PAGE, LONGEST_TEXT
+from redrive.stores.many import change_those_that_can, load_those_there, portions
 from redrive.stores.query import Condition, Op, Query, Sort
 
 _LEFTOVER: Final = timedelta(days=1)  # a writer that is older than this is no longer writing
@@ -119,7 +118,7 @@ class Retention:
             cursor: str | None = None
             while stop is None or not stop.is_set():
                 page = await self._store.page(old, limit=self._options.batch, cursor=cursor)
-                for ids in _portions(page.heads):
+                for ids in portions(page.heads, _PORTION):
                     await put_away(ids)
                 if (cursor := page.cursor) is None:
                     break
@@ -141,16 +140,9 @@ class Retention:
 
     async def _load(self, ids: Sequence[str]) -> list[DeadLetter]:
         """Those of the letters that are still there."""
-        try:
-            return await self._store.load(ids)
-        except LetterNotFoundError:
-            found: list[DeadLetter] = []
-            for letter_id in ids:
-                try:
-                    found += await self._store.load([letter_id])
-                except LetterNotFoundError:
-                    self.counts.changed += 1
-            return found
+        found = await load_those_there(self._store, ids)
+        self.counts.changed += len(ids) - len(found)
+        return found
 
     async def _write(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
         """Make the letters durable in a file; those that are in it."""
@@ -169,34 +161,9 @@ class Retention:
 
     async def _apply(self, change: Change, ids: Sequence[str]) -> int:
         """Change all of them, or, where one of them is no longer what it was, each that still is."""
-        if not ids:
-            return 0
-        try:
-            await self._store.apply(change, ids, by=self.name)
-        except (LifecycleError, LetterNotFoundError):
-            done = 0
-            for letter_id in ids:
-                try:
-                    await self._store.apply(change, [letter_id], by=self.name)
-                    done += 1
-                except (LifecycleError, LetterNotFoundError):
-                    self.counts.changed += 1
-            return done
-        return len(ids)
-
-
-def _portions(heads: Sequence[LetterHead]) -> Iterator[list[str]]:
-    """The ids of a page in pieces whose bodies fit into memory together."""
-    ids: list[str] = []
-    size = 0
-    for head in heads:
-        if ids and size + head.size > _PORTION:
-            yield ids
-            ids, size = [], 0
-        ids.append(head.id)
-        size += head.size
-    if ids:
-        yield ids
+        done = await change_those_that_can(self._store, change, ids, by=self.name)
+        self.counts.changed += len(ids) - done
+        return done
 
 
 def _lines_of(letters: Sequence[DeadLetter]) -> tuple[dict[str, bytes], list[LetterInvalidError]]:

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from redrive.clock import Clock, pause
+from redrive.clock import Clock, pause, until_first
 from redrive.errors import LetterNotFoundError, RedriveError
 from redrive.letters import DeadLetter, Hold, LetterHead
 from redrive.recover.breaker import Breakers
@@ -104,13 +104,7 @@ class Worker:
             if await self.turn() == self._options.batch:
                 continue  # there may be more
             self._wake.clear()
-            woken = asyncio.ensure_future(self._wake.wait())
-            polling = asyncio.ensure_future(pause(self._clock, self._options.poll, stop))
-            try:
-                await asyncio.wait((woken, polling), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                woken.cancel()
-                polling.cancel()
+            await until_first(self._wake.wait(), pause(self._clock, self._options.poll, stop))
 
     async def turn(self) -> int:
         """Claim once and see to what was claimed; how many letters that were."""

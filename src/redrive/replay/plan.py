@@ -18,13 +18,13 @@ from redrive.letters import DeadLetter, LetterHead, State, letter_id
 from redrive.letters.redrive import Redrive, marked
 from redrive.replay.options import KIND, ReplayOptions, pack
 from redrive.stores.base import Store
+from redrive.stores.many import pages
 from redrive.stores.operations import LARGEST_LIST, Operation
 from redrive.stores.query import Condition, Op, Query
 from redrive.transports.redriving import attempts_of
 
 REPLAYABLE: Final = (State.PENDING, State.MANUAL)
 COPYABLE: Final = (State.FAILED, State.RESOLVED, State.ARCHIVED)
-_PAGE: Final = 1000
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,15 +46,12 @@ async def plan(
     """The letters that match now; with `copies` also those that only a copy can bring back."""
     letters: list[LetterHead] = []
     left_out: list[LetterHead] = []
-    cursor: str | None = None
     wanted = REPLAYABLE if not copies else (*REPLAYABLE, *COPYABLE)
     most = min(limit or LARGEST_LIST, LARGEST_LIST)
-    while True:
-        page = await store.page(query, limit=_PAGE, cursor=cursor)
-        for head in page.heads:
+    async for heads in pages(store, query):
+        for head in heads:
             (letters if head.state in wanted else left_out).append(head)
-        cursor = page.cursor
-        if cursor is None or len(letters) >= most:
+        if len(letters) >= most:
             break
     return Plan(query=words, letters=tuple(letters[:most]), left_out=tuple(left_out))
 

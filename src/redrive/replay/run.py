@@ -23,6 +23,7 @@ from redrive.replay.options import FAILED, SENT, SKIPPED, ReplayOptions, unpack
 from redrive.rules import Health, StrategyOptions, in_words, unmet_conditions
 from redrive.stores.base import Store
 from redrive.stores.changes import Release, Settlement
+from redrive.stores.many import pages
 from redrive.stores.operations import Operation, OperationState
 from redrive.stores.query import Condition, Op, Query
 from redrive.transports.base import Transport
@@ -47,6 +48,14 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Hear = Callable[[Progress], None]
+
+
+def check_health(health: Health, strategy: StrategyOptions) -> None:
+    """Raise a `RedriveError` if this is no moment to send anything."""
+    if unmet := unmet_conditions(health, strategy):
+        raise RedriveError(
+            f"the system is not well, so nothing was sent: {in_words(unmet)}; --force sends all the same"
+        )
 
 
 class Replay:
@@ -107,16 +116,11 @@ class Replay:
     async def _take_up_the_thread(self) -> None:
         """What an earlier run had in its hands when it ended: those that were sent are recorded, others freed."""
         query = Query((Condition("worker", Op.IS, (self._worker,)),))
-        cursor: str | None = None
         sent: list[LetterHead] = []
         free: list[LetterHead] = []
-        while True:
-            page = await self._store.page(query, limit=_PAGE, cursor=cursor)
-            for head in page.heads:
+        async for heads in pages(self._store, query):
+            for head in heads:
                 (sent if head.sent_at is not None else free).append(head)
-            cursor = page.cursor
-            if cursor is None:
-                break
         if sent:
             await self._record([(head.id, SENT, "") for head in sent])
             self._judging.update((head.id, head.fence) for head in sent)
@@ -126,11 +130,7 @@ class Replay:
 
     async def _check_health(self) -> None:
         """Nothing is sent into a system that is not well (seed 004)."""
-        unmet = unmet_conditions(self._measure(), self._strategy)
-        if unmet:
-            raise SettingsError(
-                f"the system is not well, so nothing was sent: {in_words(unmet)}; --force sends all the same"
-            )
+        check_health(self._measure(), self._strategy)
         first = await self._store.remaining(self._id, limit=100)
         heads = await self._heads(first)
         letters = await self._store.load([head.id for head in heads])
@@ -226,17 +226,14 @@ class Replay:
 
     async def _done_elsewhere(self, letters: Sequence[DeadLetter]) -> set[str]:
         """Letters whose message another letter has resolved."""
-        named = {letter.message_id: letter.id for letter in letters if letter.message_id}
-        if not named:
-            return set()
-        query = Query(
-            (
-                Condition("message", Op.IS, tuple(sorted(named))),
-                Condition("state", Op.IS, (str(State.RESOLVED),)),
-            )
-        )
-        heads = (await self._store.page(query, limit=_PAGE)).heads
-        return {named[head.message_id] for head in heads if head.message_id in named}
+        named = sorted({letter.message_id for letter in letters if letter.message_id})
+        done: set[str | None] = set()
+        for start in range(0, len(named), _PAGE):
+            # Asked for the state as well, a store may walk through all that were ever resolved.
+            query = Query((Condition("message", Op.IS, tuple(named[start : start + _PAGE])),))
+            async for heads in pages(self._store, query):
+                done.update(head.message_id for head in heads if head.state is State.RESOLVED)
+        return {letter.id for letter in letters if letter.message_id in done}
 
     async def _record(self, outcomes: Sequence[tuple[str, str, str]]) -> None:
         await self._store.record(self._id, outcomes)

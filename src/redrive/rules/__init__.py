@@ -1,7 +1,7 @@
 """What to do about a failure: pure functions, no I/O, no clock of their own.
 
 `classify` says what an error is, `decide` what becomes of its delivery, `backoff` how long to wait between
-tries, `strategy` when a dead letter is sent back.
+tries, `strategy` when a dead letter is sent back, `breaker` whether it is better to try nothing for a while.
 """
 
 from redrive.rules.backoff import Backoff, Exponential, Fixed, Listed, parse_backoff

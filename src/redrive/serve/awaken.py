@@ -7,17 +7,16 @@ A letter that somebody took in the meantime is left alone; which letters that ar
 """
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
-from redrive.clock import Clock
-from redrive.errors import LetterNotFoundError, LifecycleError
+from redrive.clock import Clock, until_first
 from redrive.letters import State
 from redrive.recover.retention import NEVER_DUE
 from redrive.rules import Strategy
 from redrive.stores.base import Store
 from redrive.stores.changes import Schedule
+from redrive.stores.many import change_those_that_can, pages
 from redrive.stores.query import Condition, Op, Query, Sort
 
 ACTOR: Final = "recovered"
@@ -44,15 +43,9 @@ class Awakening:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Listen until `stop` is set."""
-        stopping = asyncio.ensure_future(stop.wait())
-        try:
-            while not stop.is_set():
-                telling = asyncio.ensure_future(self._told.wait())
-                await asyncio.wait((telling, stopping), return_when=asyncio.FIRST_COMPLETED)
-                telling.cancel()
-                await self.turn()
-        finally:
-            stopping.cancel()
+        while not stop.is_set():
+            await until_first(self._told.wait(), stop.wait())
+            await self.turn()
 
     async def turn(self) -> None:
         """See to all sources that were told of. One that fails stays told."""
@@ -73,26 +66,9 @@ class Awakening:
             ),
             sort=Sort("created", descending=False),
         )
-        cursor: str | None = None
-        while True:
-            page = await self._store.page(query, limit=_BATCH, cursor=cursor)
-            await self._schedule([head.id for head in page.heads])
-            cursor = page.cursor
-            if cursor is None:
-                break
+        async for heads in pages(self._store, query, size=_BATCH):
+            ids = [head.id for head in heads]
+            self.awakened += await change_those_that_can(
+                self._store, Schedule(self._clock.now()), ids, by=ACTOR
+            )
         self._wake()
-
-    async def _schedule(self, ids: Sequence[str]) -> None:
-        if not ids:
-            return
-        change = Schedule(self._clock.now())
-        try:
-            await self._store.apply(change, ids, by=ACTOR)
-        except (LifecycleError, LetterNotFoundError):  # one was taken meanwhile: the others one by one
-            if len(ids) > 1:
-                for each in ids:
-                    with contextlib.suppress(LifecycleError, LetterNotFoundError):
-                        await self._store.apply(change, [each], by=ACTOR)
-                        self.awakened += 1
-        else:
-            self.awakened += len(ids)

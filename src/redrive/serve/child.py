@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from redrive.clock import Clock, pause
+from redrive.clock import Clock, pause, until_first
 from redrive.errors import ServiceError, StoreError, on_one_line
 
 _LOG: Final = logging.getLogger("redrive.serve.broker")
@@ -192,11 +192,5 @@ class EmbeddedBroker:
         """Wait until the process is gone; False: it is we who stop."""
         if self._process is None:
             return not self._stop.is_set()
-        dying = asyncio.ensure_future(self._process.wait())
-        stopping = asyncio.ensure_future(self._stop.wait())
-        try:
-            await asyncio.wait((dying, stopping), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            dying.cancel()
-            stopping.cancel()
+        await until_first(self._process.wait(), self._stop.wait())
         return not self._stop.is_set()

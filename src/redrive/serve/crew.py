@@ -18,8 +18,9 @@ from typing import Final
 from redrive.clock import Clock
 from redrive.collect import Collector, VerdictCollector
 from redrive.collect.reading import Reader
+from redrive.formats.conventions import with_own
 from redrive.letters import State
-from redrive.recover.breaker import BreakerOptions, Breakers
+from redrive.recover.breaker import Breakers, HoldBackOptions
 from redrive.recover.health import HostHealth
 from redrive.recover.rescuer import Rescuer
 from redrive.recover.retention import Retention, RetentionOptions
@@ -56,6 +57,7 @@ class Crew:
         self._clock = clock
         self._trouble = trouble
         self._strategy = settings.strategy_options()
+        self._conventions = with_own(settings.conventions)
         self._reader = Reader(settings.classifier(), settings.redactor(), self._strategy)
         self.awakening = Awakening(store, clock, self._wake)
         self.breakers = Breakers(clock, _breaker(settings), recovered=self.awakening.recovered)
@@ -124,6 +126,7 @@ class Crew:
             clock=self._clock,
             trouble=self._trouble,
             batch=self._settings.collect.batch,
+            conventions=self._conventions,
             died_again=lambda source, _failure: self.breakers.died(source),
         )
 
@@ -169,10 +172,10 @@ def _retention(settings: Settings) -> RetentionOptions:
     )
 
 
-def _breaker(settings: Settings) -> BreakerOptions:
+def _breaker(settings: Settings) -> HoldBackOptions:
     """A breaker pauses first for as long as whoever it holds back waits for the next look."""
-    default, pause = BreakerOptions(), settings.recover.recheck
-    return BreakerOptions(pause=pause, longest=max(default.longest, pause))
+    default, pause = HoldBackOptions(), settings.recover.recheck
+    return HoldBackOptions(pause=pause, longest=max(default.longest, pause))
 
 
 def _queues(settings: Settings, sources: Sequence[Source]) -> tuple[str, ...]:

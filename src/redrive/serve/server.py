@@ -46,7 +46,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     broker: str  # without credentials
     management: str | None  # of the embedded broker
     http: str
-    store: str
+    store: str  # without credentials
 
 
 class Server:
@@ -157,7 +157,10 @@ class Server:
 
     def _places(self, broker: str, management: str | None, web: Web) -> Places:
         return Places(
-            broker=self._redactor.clean(broker), management=management, http=web.url, store=self._store.url
+            broker=self._redactor.clean(broker),
+            management=management,
+            http=web.url,
+            store=self._redactor.clean(self._store.url),
         )
 
 
@@ -166,7 +169,7 @@ def store_of(settings: Settings) -> StoreSettings:
     store = settings.store
     if store.url.startswith("http:"):
         raise SettingsError(
-            f"store.url = '{store.url:.60}' is the store of another server; give this one sqlite:FILE"
+            f"store.url = '{store.url:.60}' is the store of another server; give this one sqlite:FILE or postgresql://…"
         )
     if store.url != StoreSettings().url:
         return store

@@ -9,24 +9,18 @@ import msgspec
 import pytest
 
 from redrive.errors import SettingsError
-from redrive.formats.conventions import (
-    CONVENTIONS,
-    FACTS,
-    FORMS,
-    Convention,
-    Facts,
-    recognised,
-    without_added,
-)
+from redrive.formats.conventions import Facts, recognised, with_own, without_added
+from redrive.formats.systems import SYSTEMS
 from redrive.formats.told import Told
 from redrive.letters import Headers, HeaderValue, Message, Typed
+from redrive.letters.convention import FACTS, FORMS, Convention
 
 
 def facts_of(
     headers: Mapping[str, HeaderValue], body: bytes | None = b"{}", *more: Convention
 ) -> Facts | None:
     message = Message(body=body, headers=Headers(headers))
-    return next(recognised(message, dict(message.headers), (*more, *CONVENTIONS)), None)
+    return next(recognised(message, dict(message.headers), with_own(more)), None)
 
 
 def known(headers: Mapping[str, HeaderValue], body: bytes | None = b"{}", *more: Convention) -> Facts:
@@ -478,10 +472,10 @@ def test_every_fact_is_a_field_of_told_and_every_form_exists() -> None:
 
 
 def test_no_two_rows_have_the_same_name() -> None:
-    assert len({row.name for row in CONVENTIONS}) == len(CONVENTIONS)
+    assert len({row.name for row in SYSTEMS}) == len(SYSTEMS)
 
 
 def test_whatever_a_row_adds_it_is_told_from_the_marks_of_a_redrive() -> None:
     marks = ("redrive-id", "redrive-fence", "redrive-attempt", "redrive-operation", "x-replayed")
 
-    assert not any(row.added(mark) for row in CONVENTIONS for mark in marks)
+    assert not any(row.added(mark) for row in SYSTEMS for mark in marks)

@@ -14,11 +14,13 @@ import pytest
 from hypothesis import given, strategies as st
 
 from redrive.clock import SystemClock
-from redrive.formats import own
-from redrive.formats.conventions import CONVENTIONS, Convention
-from redrive.formats.told import Death, Told, read, stripped
+from redrive.formats import onex, own, shovel, x_death
+from redrive.formats.conventions import Table, recognised, with_own
+from redrive.formats.systems import SYSTEMS
+from redrive.formats.told import Death, Told, opened, read, stripped
 from redrive.formats.x_death import NAMES as DEATH_NAMES
 from redrive.letters import DeadLetter, Headers, HeaderValue, Kind, Message, Typed
+from redrive.letters.convention import Convention
 from redrive.testing import a_failure, a_letter
 from redrive.transports.base import Death as DeathOf, Release, Source
 from redrive.transports.rabbitmq import RabbitTransport
@@ -301,8 +303,8 @@ def test_a_convention_of_one_s_own_is_heard_and_stripped() -> None:
     ours = Convention(name="ours", recognised_by=("why",), fields={"error_text": "why"}, adds=("why",))
     message = a_message({"why": "closed", "x-tenant": "north"})
 
-    assert read(message, "dlq", (ours, *CONVENTIONS)).error_text == "closed"
-    assert stripped(message, (ours, *CONVENTIONS)).headers == Headers({"x-tenant": "north"})
+    assert read(message, "dlq", with_own([ours])).error_text == "closed"
+    assert stripped(message, with_own([ours])).headers == Headers({"x-tenant": "north"})
     assert stripped(message) is message
 
 
@@ -375,8 +377,11 @@ SCALARS = (
     | st.decimals() | st.uuids() | st.sampled_from(["rejected", "expired", "orders", "a.delay.5s", "rabbitmq://h/q"])
 )  # fmt: skip
 ENTRY_FIELDS = st.sampled_from(
-    ["count", "reason", "queue", "time", "exchange", "routing-keys", "original-expiration"]
-)
+    [
+        "count", "reason", "queue", "time", "exchange", "routing-keys", "original-expiration", "first-time",
+        "last-time", "ttl", "src-queue", "dest-queue",
+    ]
+)  # fmt: skip
 VALUES = st.recursive(
     SCALARS,
     lambda inner: (
@@ -386,15 +391,26 @@ VALUES = st.recursive(
     ),
     max_leaves=6,
 )
-SAID = [said for row in CONVENTIONS for said in row.fields.values()]
+ONEX_HEADERS = (
+    "event_type",
+    "original_topic",
+    "failure_reason",
+    "failure_timestamp",
+    "retry_count",
+    "max_retries",
+)
+SAID = [said for row in SYSTEMS for said in row.fields.values()]
 NAMED = sorted(
     {
         *DEATH_NAMES,
         *own.write(a_letter(), 4).names(),
-        *(name for row in CONVENTIONS for name in (*row.recognised_by, *row.adds)),
+        *(name for row in SYSTEMS for name in (*row.recognised_by, *row.adds)),
         *(name for said in SAID for name in ((said,) if isinstance(said, str) else said)),
         *PRODUCER,
+        *ONEX_HEADERS,
         "MT-Fault-Address",
+        "x-shovelled",
+        "x-shovelled-timestamp",
     }
 )
 PAIRS = st.lists(st.tuples(st.sampled_from(NAMED) | ANY_TEXT, VALUES), max_size=12)
@@ -407,9 +423,24 @@ OPTIONS = st.dictionaries(
     | st.text(max_size=20)
     | st.just([]),
 ).map(lambda options: TASK % msgspec.json.encode(options))
-BODIES = st.none() | st.binary(max_size=40) | OPTIONS | OPTIONS.flatmap(
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+WITHIN = st.dictionaries(
+    st.sampled_from(["key", "value", "offset", "partition", "headers", "timestamp", "value_encoding"]), JSON
+)
+ONEX_BODIES = st.builds(
+    lambda within, more: msgspec.json.encode({"original_message": within, "original_topic": "t"} | more),
+    WITHIN | JSON,
+    st.dictionaries(st.sampled_from([*ONEX_HEADERS, "error_type", "correlation_id"]), JSON),
+)
+WHOLE = OPTIONS | ONEX_BODIES
+BODIES = st.none() | st.binary(max_size=40) | WHOLE | WHOLE.flatmap(
     lambda body: st.integers(0, len(body)).map(lambda cut: body[:cut])
 )  # fmt: skip
+OF_BODIES = {path for row in SYSTEMS if row.in_body for path in row.fields.values()}
 
 
 @given(PAIRS, BODIES, ANY_TEXT | st.sampled_from(["orders_error", "orders.XQ", "orders.dlq"]))
@@ -418,12 +449,38 @@ def test_no_message_raises(pairs: list[tuple[str, HeaderValue]], body: bytes | N
 
     found = read(message, queue)
 
-    of_the_body = {path for row in CONVENTIONS if row.in_body for path in row.fields.values()}
-    assert set(found.unreadable) <= message.headers.names() | of_the_body
+    # ONEX names the fields of its payload.
+    assert found.convention == "onex" or set(found.unreadable) <= message.headers.names() | OF_BODIES
     assert found.kind is None or found.reason is not None
     assert found.source != ""
     # Plain values, all the way down; a name that is not UTF-8 keeps its octets.
     repr(msgspec.to_builtins(found.deaths, builtin_types=(datetime,)))
+
+
+READERS: list[Callable[[Message, str], object]] = [
+    lambda message, _: own.read(message.headers),
+    lambda message, _: onex.read(message.body, message.headers),
+    lambda message, _: x_death.read(dict(message.headers)),
+    lambda message, queue: shovel.source_of(dict(message.headers), queue),
+    lambda message, _: list(recognised(message, dict(message.headers))),
+    lambda message, _: [
+        facts
+        for row in SYSTEMS  # each of them alone, whoever would be heard first
+        for facts in recognised(message, dict(message.headers), Table([row]))
+    ],
+    opened,
+]
+
+
+@pytest.mark.parametrize("reader", READERS)
+@given(pairs=PAIRS, body=BODIES, queue=ANY_TEXT)
+def test_no_reader_raises(
+    reader: Callable[[Message, str], object],
+    pairs: list[tuple[str, HeaderValue]],
+    body: bytes | None,
+    queue: str,
+) -> None:
+    reader(Message(body=body, headers=Headers(pairs)), queue)
 
 
 @given(PAIRS, BODIES)
@@ -434,12 +491,15 @@ def test_every_header_that_is_removed_is_one_that_somebody_names(
 
     left = stripped(message)
 
+    if read(message, "dlq").convention == "onex":  # then it is the message within, or all of it
+        assert left is message or (onex.read(body, message.headers).message or message) == left
+        return
     removed = message.headers.names() - left.headers.names()
     for name in removed:
         assert (
             name in DEATH_NAMES
             or own.strip(Headers({name: 1})) == Headers()
-            or any(row.added(name) for row in CONVENTIONS)
+            or any(row.added(name) for row in SYSTEMS)
         )
     assert left.headers == Headers(pair for pair in message.headers if pair[0] not in removed)
     assert not removed & PRODUCER.keys()

@@ -15,7 +15,7 @@ from redrive.consume import ConsumeOptions, Consumer, Handler, Subscription
 from redrive.letters import LetterHead, Message, State
 from redrive.letters.redact import Redactor
 from redrive.letters.verdict import QUEUE
-from redrive.recover.breaker import BreakerOptions, Breakers
+from redrive.recover.breaker import Breakers, HoldBackOptions
 from redrive.recover.rescuer import Rescuer
 from redrive.recover.worker import Worker, WorkerOptions
 from redrive.rules import Classifier, Fixed, Health, StrategyOptions
@@ -43,7 +43,7 @@ class World:
         self.health = Health()
         self.troubles: list[str] = []
         self.recovered: list[str] = []
-        self.breakers = Breakers(self.clock, BreakerOptions(least=3), self.recovered.append)
+        self.breakers = Breakers(self.clock, HoldBackOptions(least=3), self.recovered.append)
         self.collector = Collector(
             self.transport,
             self.store,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from redrive.errors import SettingsError, SourceMissingError
+from redrive.errors import RedriveError, SettingsError, SourceMissingError
 from redrive.letters import Message, State
 from redrive.letters.redrive import redrive_of
 from redrive.replay.options import ReplayOptions
@@ -121,7 +121,7 @@ async def test_manual_letters_are_replayed_and_failed_ones_are_left_out_or_copie
 async def test_nothing_is_sent_into_a_system_that_is_not_well() -> None:
     world = await a_world(3)
     operation = await started(world)
-    with pytest.raises(SettingsError, match="the CPU is too busy"):
+    with pytest.raises(RedriveError, match="the CPU is too busy"):
         await ran(world, operation, measure=lambda: Health(cpu=0.99))
     assert await in_queue(world) == []
     calm = await started(world, ReplayOptions(health_check=False))

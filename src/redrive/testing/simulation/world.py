@@ -25,7 +25,7 @@ from redrive.letters import Hold, Message, State
 from redrive.letters.redact import Redactor
 from redrive.letters.redrive import redrive_of
 from redrive.letters.verdict import QUEUE
-from redrive.recover.breaker import BreakerOptions, Breakers
+from redrive.recover.breaker import Breakers, HoldBackOptions
 from redrive.recover.rescuer import Rescuer
 from redrive.recover.service import Service, Services
 from redrive.recover.worker import Worker, WorkerOptions
@@ -387,7 +387,7 @@ class World:
 
 
 def _breakers(life: Life) -> Breakers:
-    return Breakers(life.clock, BreakerOptions(least=4, pause=MINUTE, longest=4 * MINUTE))
+    return Breakers(life.clock, HoldBackOptions(least=4, pause=MINUTE, longest=4 * MINUTE))
 
 
 def letters_now(world: World) -> str:

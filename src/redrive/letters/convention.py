@@ -1,0 +1,241 @@
+"""How does one system mark its dead letters?
+
+A row of data: the headers it is known by, which fact stands in which of them and in what form, and which headers it has
+added to the message and so are not the producer's. Every system that redrive knows is such a row (`formats.systems`),
+and so is a system of one's own, as `[[conventions]]` in TOML gives it::
+
+    [[conventions]]
+    name = "shop"
+    recognised_by = ["shop-error"]
+    adds = ["shop-*"]
+
+    [conventions.fields]
+    error_text = "shop-error"
+    failed_at = { header = "shop-at", form = "unix-ms" }
+
+The one rule: a row that exists can be read by. What cannot be understood is refused at start, in one line that names
+the row, the word and what to write instead. This file reads no message.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+
+from redrive.errors import SettingsError, use_instead
+from redrive.letters.failure import Kind
+from redrive.letters.redrive import ATTEMPT, FENCE, ID, OPERATION, REPLAYED
+
+# What a value in this form gives, and what it looks like.
+FORMS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "text": ("text", "text or UTF-8"),
+        "name": ("text", "the same; octets that are not UTF-8 are kept"),
+        "queue": ("text", "a name that is not empty"),
+        "address": ("text", "the last part of a URL: `rabbitmq://host/vhost/queue?durable=true`"),
+        "java-type": ("text", "what stands before the first `: ` of a Java exception printed in one line"),
+        "python-type": ("text", "the type of the error that a Python traceback ends with"),
+        "python-text": ("text", "the text of that error"),
+        "count": ("number", "a whole number from zero, also in digits"),
+        "place": ("number", "the same; -1, which is Kafka's word for unknown, tells nothing"),
+        "int-be": (
+            "number",
+            "a whole number from zero in 1 to 8 bytes, big-endian; a Java BigInteger as well",
+        ),
+        "next-be": ("number", "the number of the next try in such bytes: one more than there were"),
+        "int32-be": ("number", "a place in exactly 4 bytes, big-endian"),
+        "int64-be": ("number", "a place in exactly 8 bytes, big-endian"),
+        "time": ("time", "ISO 8601, in UTC where it names no zone, or the wire's own timestamp"),
+        "unix-s": ("time", "seconds since 1970, also in digits"),
+        "unix-ms": ("time", "milliseconds since 1970, also in digits"),
+        "unix-ms-be": ("time", "the same in 1 to 8 bytes, big-endian; a Java BigInteger as well"),
+        "nservicebus-time": ("time", "`2026-02-11 11:00:00:123456 Z`"),
+    }
+)
+# Every fact that a convention can tell, and its form if the row does not say another one.
+FACTS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "reason": "text",
+        "error_type": "text",
+        "error_text": "text",
+        "stack": "text",
+        "source": "queue",
+        "exchange": "name",
+        "routing_key": "name",
+        "partition": "place",
+        "offset": "place",
+        "consumer_group": "name",
+        "retry_count": "count",
+        "delivery_count": "count",
+        "first_failed_at": "time",
+        "failed_at": "time",
+        "sent_at": "time",
+        "correlation_id": "text",
+        "message_id": "text",
+    }
+)
+# Names that stand for somebody whose words are not a row.
+RESERVED: Final = ("redrive", "rabbitmq", "onex", "shovel", "unknown")
+_MARKS: Final = (ID, FENCE, ATTEMPT, OPERATION, REPLAYED)
+
+
+class Convention(msgspec.Struct, frozen=True, kw_only=True):
+    """How one system marks its dead letters."""
+
+    name: str
+    recognised_by: tuple[str, ...]  # headers; one of them is enough
+    needs_all: bool = False  # or not: they are everyday names, so all of them have to be there
+    # fact: the header that tells it, or several, the first one that tells counts
+    fields: dict[str, str | tuple[str, ...]]
+    forms: dict[str, str] = {}  # fact: its form, where it is not the usual one
+    adds: tuple[str, ...] = ()  # headers that are not the producer's; `prefix*` stands for all that begin so
+    queue_suffixes: tuple[str, ...] = ()  # its dead-letter queues are called like the source, and this
+    kinds: dict[str, str] = {}  # a reason it gives: the kind of failure that is
+    in_body: bool = False  # all of this stands in the body, a JSON object; names are paths: `options.retries`
+
+    def __post_init__(self) -> None:
+        if not self.recognised_by:
+            raise self._refused("say which headers it is recognised by")
+        for fact in (*self.fields, *self.forms):
+            if fact not in FACTS:
+                raise self._refused(f"unknown fact '{fact}'{use_instead(fact, FACTS)}")
+        for fact, form in self.forms.items():
+            self._check_form(fact, form)
+        for kind in self.kinds.values():
+            if kind not in set(Kind):
+                raise self._refused(f"unknown kind '{kind}'{use_instead(kind, Kind)}")
+        if self.in_body and self.adds:
+            raise self._refused("a body stays as it is, so nothing is taken out of it")
+        for mark in _MARKS:
+            if self.added(mark):
+                raise self._refused(f"'{mark}' is a mark of redrive's own, so 'adds' cannot take it off")
+
+    def _check_form(self, fact: str, form: str) -> None:
+        if form not in FORMS:
+            raise self._refused(f"unknown form '{form}'{use_instead(form, FORMS)}")
+        wanted = FORMS[FACTS[fact]][0]
+        if FORMS[form][0] != wanted:
+            fitting = ", ".join(name for name, (gives, _) in FORMS.items() if gives == wanted)
+            raise self._refused(f"'{fact}' is a {wanted}, and '{form}' gives none; use one of {fitting}")
+
+    def _refused(self, why: str) -> SettingsError:
+        return SettingsError(f"convention '{self.name}': {why}")
+
+    def added(self, header: str) -> bool:
+        """Whether it is this convention that adds a header of this name."""
+        return header in self.adds or any(
+            header.startswith(each[:-1]) for each in self.adds if each.endswith("*")
+        )
+
+    def source_of(self, dead_letter_queue: str) -> str | None:
+        """The queue whose dead letters lie in this one, as far as its name tells."""
+        for suffix in self.queue_suffixes:
+            if dead_letter_queue.endswith(suffix) and dead_letter_queue != suffix:
+                return dead_letter_queue.removesuffix(suffix)
+        return None
+
+
+# --- in a settings file -----------------------------------------------------------------------------------
+
+# The keys of a [[conventions]] table.
+KEYS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "name": "what letters say they were understood by",
+        "recognised_by": "headers; one of them is enough",
+        "needs_all": "or not: all of them have to be there",
+        "fields": "a table: fact = header, or a list of which the first that tells counts, or `{ header, form }`",
+        "adds": "headers that are not the producer's and are taken off; `prefix*` stands for all that begin so",
+        "queue_suffixes": "endings of its dead-letter queues; what stands before is the source",
+        "kinds": "a table: reason = kind of failure",
+        "in_body": "all of this stands in a JSON body; names are paths such as `options.retries`",
+    }
+)
+_MOST: Final = 100
+
+
+def conventions_from_config(entries: Any) -> tuple[Convention, ...]:
+    """The conventions that a settings file lists, in its order."""
+    if not isinstance(entries, list):
+        raise SettingsError("conventions: write a list, one [[conventions]] table for each system")
+    if len(entries) > _MOST:
+        raise SettingsError(f"conventions: {len(entries)} are more than the {_MOST} that can be asked for")
+    rows: list[Convention] = []
+    for number, entry in enumerate(entries, start=1):
+        row = _row(number, entry)
+        if any(row.name == other.name for other in rows):
+            raise SettingsError(f"convention '{row.name}': is there twice; write one table for it")
+        rows.append(row)
+    return tuple(rows)
+
+
+def _row(number: int, entry: Any) -> Convention:
+    if not isinstance(entry, dict):
+        raise SettingsError(f"convention {number}: write it as a table with name, recognised_by and fields")
+    name = entry.get("name")
+    if not isinstance(name, str) or not name.strip():
+        raise SettingsError(f"convention {number}: needs a 'name', as text")
+    where = f"convention '{name:.60}'"
+    if name in RESERVED:
+        raise SettingsError(f"{where}: the name is taken; choose another one than {', '.join(RESERVED)}")
+    for key in entry:
+        if key not in KEYS:
+            raise SettingsError(f"{where}: unknown key '{key:.40}'{use_instead(key, KEYS)}")
+    for key in ("recognised_by", "fields"):
+        if not entry.get(key):
+            raise SettingsError(f"{where}: needs '{key}': {KEYS[key]}")
+    fields: dict[str, str | tuple[str, ...]] = {}
+    forms: dict[str, str] = {}
+    for fact, said in _table(where, "fields", entry).items():
+        told = said if isinstance(said, dict) else {"header": said}
+        for key in told:
+            if key not in ("header", "form"):
+                raise SettingsError(f"{where}: fields.{fact:.40} has a header and a form, not '{key:.40}'")
+        headers = _texts(where, f"fields.{fact:.40}", told.get("header"))
+        fields[fact] = headers[0] if len(headers) == 1 else headers
+        if "form" in told:
+            forms[fact] = _text(where, f"fields.{fact:.40}", told["form"])
+    return Convention(
+        name=name,
+        recognised_by=_texts(where, "recognised_by", entry["recognised_by"]),
+        needs_all=_truth(where, "needs_all", entry),
+        fields=fields,
+        forms=forms,
+        adds=_texts(where, "adds", entry["adds"]) if entry.get("adds") else (),
+        queue_suffixes=_texts(where, "queue_suffixes", entry["queue_suffixes"])
+        if entry.get("queue_suffixes")
+        else (),
+        kinds={
+            reason: _text(where, f"kinds.{reason:.40}", kind)
+            for reason, kind in _table(where, "kinds", entry).items()
+        },
+        in_body=_truth(where, "in_body", entry),
+    )
+
+
+def _texts(where: str, key: str, value: Any) -> tuple[str, ...]:
+    """One text or several."""
+    values = value if isinstance(value, list) else [value]
+    if not values or not all(isinstance(each, str) and each for each in values):
+        raise SettingsError(f"{where}: '{key}' wants text that is not empty, or a list of it")
+    return tuple(values)
+
+
+def _text(where: str, key: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise SettingsError(f"{where}: '{key}' wants text, not {value!r:.40}")
+    return value
+
+
+def _table(where: str, key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    value = entry.get(key, {})
+    if not isinstance(value, dict):
+        raise SettingsError(f"{where}: '{key}' is {KEYS[key]}")
+    return value
+
+
+def _truth(where: str, key: str, entry: Mapping[str, Any]) -> bool:
+    value = entry.get(key, False)
+    if not isinstance(value, bool):
+        raise SettingsError(f"{where}: '{key}' is true or false, not {value!r:.40}")
+    return value

@@ -1,0 +1,102 @@
+"""Is it better to wait, because nearly everything that is tried fails?
+
+A pure state machine over the outcomes of the last tries: *closed*, everything may go; *open*, nothing may until the
+pause is over; *probing*, one try goes, and its outcome closes the breaker, or opens it again for twice as long. The
+consumer asks it before it runs a handler (H9), recovery before it sends a letter back (E4, H10). Each of them says
+for itself when it opens.
+
+It does not know what is tried, nor clocks: `now` is passed in as a monotonic duration.
+"""
+
+from collections import deque
+from datetime import timedelta
+from typing import ClassVar
+
+import msgspec
+
+from redrive.errors import SettingsError
+
+
+class BreakerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """When a breaker opens, and how long it stays open."""
+
+    share: float  # of the last tries that failed
+    least: int  # so many tries are looked at, and fewer say nothing
+    pause: timedelta  # before the first probe; each failed probe doubles it
+    longest: timedelta
+
+    whose: ClassVar[str] = "breaker"  # for those who read what is wrong with it
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise SettingsError(f"{self.whose}: the share must be above 0 and at most 1, not {self.share}")
+        if self.least < 1:
+            raise SettingsError(f"{self.whose}: least must be 1 at least, not {self.least}")
+        if not timedelta(0) < self.pause <= self.longest:
+            raise SettingsError(f"{self.whose}: the pause must be above 0 and not longer than the longest")
+
+
+class Breaker:
+    """Says whether one more may go now."""
+
+    def __init__(self, options: BreakerOptions, *, by_hearsay: bool = False) -> None:
+        """By hearsay: outcomes are told by others, late or never.
+
+        Then any of them is as good as a probe's, and a probe of which nothing is heard for as long as the pause lets
+        another one go. Else a probe ends here for certain, and what was under way when it opened says nothing new.
+        """
+        self._options = options
+        self._by_hearsay = by_hearsay
+        self._last: deque[bool] = deque(maxlen=options.least)
+        self._failures = 0
+        self._pause = options.pause
+        self._until: timedelta | None = None  # open until then; None: closed
+        self._probe: timedelta | None = None  # when the probe that is out was let go
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything but probes is held back."""
+        return self._until is not None
+
+    def wait(self, now: timedelta) -> timedelta | None:
+        """None: one may go. Else look again after so long; a probe that is out says when it ends."""
+        if self._until is None:
+            return None
+        until = self._until
+        if self._probe is not None:
+            if not self._by_hearsay:
+                return self._options.pause
+            until = self._probe + self._pause
+        if now < until:
+            return until - now
+        self._probe = now
+        return None
+
+    def no_probe(self) -> None:
+        """What was let go was none after all: let the next one go."""
+        self._probe = None
+
+    def record(self, *, failed: bool, now: timedelta) -> bool:
+        """A try has ended; whether that has closed the breaker."""
+        if self._until is not None:
+            judges = self._probe is not None or self._by_hearsay
+            return judges and self._judge(failed=failed, now=now)
+        if len(self._last) == self._last.maxlen and self._last[0]:
+            self._failures -= 1
+        self._last.append(failed)
+        self._failures += failed
+        if len(self._last) == self._last.maxlen and self._failures >= self._options.share * len(self._last):
+            self._until = now + self._pause
+        return False
+
+    def _judge(self, *, failed: bool, now: timedelta) -> bool:
+        self._probe = None
+        if failed:
+            self._pause = min(self._pause * 2, self._options.longest)
+            self._until = now + self._pause
+            return False
+        self._until = None
+        self._pause = self._options.pause
+        self._last.clear()
+        self._failures = 0
+        return True
