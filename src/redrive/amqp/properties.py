@@ -239,7 +239,9 @@ def _read(field: _Field, raw: bytes, start: int, stop: int) -> object:
 
 
 def _write(field: _Field, value: object) -> bytes:
-    if field.width == _TABLE and isinstance(value, Mapping):
+    if field.width == _TABLE and (
+        type(value) is dict or isinstance(value, Mapping)
+    ):  # the latter takes its time
         return encode_table(value)
     if field.width == _SHORTSTR and isinstance(value, str):
         try:

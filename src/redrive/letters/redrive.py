@@ -49,9 +49,10 @@ def unmarked(headers: Headers) -> Headers:
 
 def redrive_of(headers: Headers) -> Redrive | None:
     """Which letter this message is a redrive of; None if it is none, or if its marks cannot be read."""
-    letter_id = headers.text(ID)
+    if not (letter_id := headers.text(ID)):
+        return None
     fence, attempt = _number(headers.get(FENCE)), _number(headers.get(ATTEMPT))
-    if not letter_id or fence is None or attempt is None:
+    if fence is None or attempt is None:
         return None
     return Redrive(Hold(letter_id, fence), attempt, headers.text(OPERATION))
 
