@@ -132,6 +132,9 @@ def _lines(letter: DeadLetter, journal: list[JournalLine], *, body: bool, stack:
         rows.append(("due", f"{letter.next_retry_at:%Y-%m-%d %H:%M:%S} UTC, {ago(letter.next_retry_at)}"))
     if letter.locked_by:
         rows.append(("held by", letter.locked_by + (", waits for its verdict" if letter.sent_at else "")))
+    if letter.system_state is not None:
+        load = letter.system_state
+        rows.append(("machine", f"CPU {load.cpu_usage:.0%}, memory {load.memory_usage:.0%} when it failed"))
     if letter.tags:
         rows.append(("tags", ", ".join(letter.tags)))
     if letter.assignee:

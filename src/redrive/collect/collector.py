@@ -44,6 +44,7 @@ class Counts(msgspec.Struct):
     known: int = 0  # were there already
     returned: int = 0  # redrives that died again
     late: int = 0  # of these, whose claim was over
+    exhausted: int = 0  # of these, that had died often enough
 
 
 class Collector:
@@ -203,6 +204,7 @@ class Collector:
         outcome = self._outcome(own, letter.failure, now)
         (told,) = await self._store.settle([Settlement(redrive.hold, outcome)])
         if told:
+            self.counts.exhausted += isinstance(outcome, Exhaust)
             self._died_again(own.source, letter.failure)
             return True
         self.counts.late += 1

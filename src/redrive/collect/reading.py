@@ -83,6 +83,7 @@ class Reader:
             tags=tags,
             group=told.group if told.group and _FINGERPRINT.fullmatch(told.group) else None,
             correlation_id=told.correlation_id or own_correlation_id(message) or made_up_correlation_id(own),
+            system_state=told.system_state,
             strategy=None if isinstance(plan, Exhausted) else str(plan.strategy),
             # The id must be the same when this death is read again: by a time that the message tells, never by ours.
             died_at=told.failed_at or _died_at(told) or message.sent_at or EPOCH,

@@ -18,6 +18,7 @@ from redrive.consume.options import ConsumeOptions
 from redrive.consume.pipe import Pipe
 from redrive.consume.runner import Runner
 from redrive.errors import SettingsError
+from redrive.host import Host
 from redrive.letters.redact import Redactor
 from redrive.rules import Classifier
 from redrive.transports.base import Source, Transport
@@ -64,6 +65,7 @@ class Consumer:
         self._stop = asyncio.Event()
         self._ready = ready
         self._verdicts = verdicts
+        self._host = Host(clock)
 
     def stop(self) -> None:
         """Come to an end in order; `run` returns then."""
@@ -92,6 +94,7 @@ class Consumer:
             clock=self._clock,
             classifier=self._classifier,
             redactor=self._redactor,
+            host=self._host,
         )
         return Runner(
             await self._transport.receiver(source),

@@ -18,7 +18,8 @@ from redrive.clock import Clock
 from redrive.consume.context import Asked, Context, correlation_id_for
 from redrive.consume.handler import Handler
 from redrive.consume.options import ConsumeOptions
-from redrive.letters import DeadLetter, Failure, Kind
+from redrive.host import Host
+from redrive.letters import DeadLetter, Failure, Kind, SystemState
 from redrive.letters.redact import Redactor
 from redrive.rules import (
     Classifier,
@@ -89,7 +90,9 @@ class Pipe:
         classifier: Classifier,
         redactor: Redactor,
         random: Random | None = None,
+        host: Host | None = None,
     ) -> None:
+        """With `host`, dead letters tell how busy the machine was."""
         self._handler = handler
         self._source = source
         self._options = options
@@ -97,7 +100,8 @@ class Pipe:
         self._classifier = classifier
         self._redactor = redactor
         self._random = random or Random()  # noqa: S311  spreads waits, guards nothing
-        self._completed = self._settle(_SUCCEEDED, None, None)  # the matrix says so for any count
+        self.completed = self._settle(_SUCCEEDED, None, None)  # the matrix says so for any count
+        self._host = host
 
     async def attempt(self, job: Job, run: Run) -> Done | TryAgain:
         """One attempt at one delivery."""
@@ -119,7 +123,7 @@ class Pipe:
             return self._judge(job, error, count)
         if context.asked is not None:
             return self._as_asked(context.asked, count)
-        return self._completed
+        return self.completed
 
     def letter(self, job: Job, decision: DeadLetterIt, failure: Failure) -> DeadLetter:
         """The dead letter of a delivery that is given up."""
@@ -135,7 +139,12 @@ class Pipe:
             first_failed_at=job.first_failed_at,
             retry_count=earlier * self._options.attempts + tried,
             correlation_id=correlation_id_for(delivery),
+            system_state=self._system_state(),
         )
+
+    def _system_state(self) -> SystemState | None:
+        load = None if self._host is None else self._host()
+        return None if load is None else SystemState(load.cpu, load.memory)
 
     def _judge(self, job: Job, error: Exception, count: int | None) -> Done | TryAgain:
         """What follows from an error: another attempt here if that may help, else what the matrix says (A1)."""

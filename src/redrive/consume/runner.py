@@ -213,8 +213,9 @@ class Runner:
             step = await (
                 self._traced(job, slot) if self._listeners.tracers else self._pipe.attempt(job, slot.run)
             )
-            if self._breaker is not None:
-                self._note(self._breaker, step)
+            breaker = self._breaker
+            if breaker is not None and not (step is self._pipe.completed and breaker.is_calm):
+                self._note(breaker, step)
             if isinstance(step, TryAgain):
                 self._try_again(job, step)
             else:

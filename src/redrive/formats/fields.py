@@ -147,6 +147,16 @@ def count(value: object) -> int:
     return number
 
 
+def fraction(value: object) -> float:
+    """A share of one, as a number or as text."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError("not a number")  # noqa: TRY004  # likewise
+    share = float(value)
+    if not 0 <= share <= 1:
+        raise ValueError("not between 0 and 1")
+    return share
+
+
 def time(value: object) -> datetime:
     """An ISO-8601 time, in UTC where it names no zone."""
     try:

@@ -18,7 +18,7 @@ import msgspec
 
 from redrive.errors import SettingsError
 from redrive.formats import fields
-from redrive.letters import DeadLetter, Failure, Headers, HeaderValue, Kind, Origin, Typed
+from redrive.letters import DeadLetter, Failure, Headers, HeaderValue, Kind, Origin, SystemState, Typed
 from redrive.rules import format_duration, parse_duration
 
 PREFIX: Final = "redrive-"
@@ -54,6 +54,8 @@ _OF_THE_DEATH: Final = (
     "partition",
     "offset",
     "consumer-group",
+    "cpu",
+    "memory",
     "stack",
 )
 # What transports add while a message is on its way; `redrive-original-*` belongs here too.
@@ -94,6 +96,9 @@ class OwnDeath(msgspec.Struct, frozen=True, kw_only=True):
     partition: int | None = None
     offset: int | None = None
     consumer_group: str | None = None
+    # how busy the machine was, as fractions of one
+    cpu: float | None = None
+    memory: float | None = None
 
     @property
     def failure(self) -> Failure | None:
@@ -110,6 +115,11 @@ class OwnDeath(msgspec.Struct, frozen=True, kw_only=True):
             stack=self.stack,
             retry_after=self.retry_after,
         )
+
+    @property
+    def system_state(self) -> SystemState | None:
+        """How busy the machine was, if it is told."""
+        return None if self.cpu is None or self.memory is None else SystemState(self.cpu, self.memory)
 
     @property
     def origin(self) -> Origin | None:
@@ -157,6 +167,8 @@ def write(letter: DeadLetter, delivery_count: int | None) -> Headers:
         "partition": origin.partition,
         "offset": origin.offset,
         "consumer-group": _name(origin.group),
+        "cpu": None if letter.system_state is None else f"{letter.system_state.cpu_usage:.3f}",
+        "memory": None if letter.system_state is None else f"{letter.system_state.memory_usage:.3f}",
         "stack": None if failure.stack is None else _end(failure.stack, LONGEST_STACK),
     }
     return Headers([(_NAMES[name], value) for name, value in values.items() if value is not None])
@@ -286,6 +298,8 @@ _READ: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
         ("partition", "partition", fields.count),
         ("offset", "offset", fields.count),
         ("consumer-group", "consumer_group", fields.text),
+        ("cpu", "cpu", fields.fraction),
+        ("memory", "memory", fields.fraction),
         ("stack", "stack", fields.text),
     )
 }

@@ -21,7 +21,7 @@ from redrive.formats.conventions import BUILT_IN, ERROR_FACTS, Facts, Table, rec
 from redrive.formats.onex import OnexRead
 from redrive.formats.own import OwnDeath
 from redrive.formats.x_death import Death, Journey
-from redrive.letters import HeaderValue, Kind, Message
+from redrive.letters import HeaderValue, Kind, Message, SystemState
 
 __all__ = ["Death", "Opened", "Told", "opened", "read", "stripped"]
 
@@ -65,6 +65,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
     correlation_id: str | None = None
     message_id: str | None = None
+    system_state: SystemState | None = None
     deaths: tuple[Death, ...] = ()  # the journey, most recent first
     unreadable: tuple[str, ...] = ()  # names of headers that could not be read; never their content
 
@@ -200,6 +201,7 @@ def _by_redrive(death: OwnDeath, journey: Journey) -> Told:
         failed_at=death.failed_at,
         key=death.key,
         correlation_id=death.correlation_id,
+        system_state=death.system_state,
         deaths=journey.deaths,
         unreadable=(*death.unreadable, *journey.unreadable),
     )

@@ -58,6 +58,11 @@ class Breaker:
         """Whether anything but probes is held back."""
         return self._until is not None
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether one more success would change nothing: it is closed, and has seen no failure for long enough."""
+        return not self._failures and self._until is None and len(self._last) == self._options.least
+
     def wait(self, now: timedelta) -> timedelta | None:
         """None: one may go. Else look again after so long; a probe that is out says when it ends."""
         if self._until is None:

@@ -80,6 +80,7 @@ class Figures:
             total = sum(getattr(worker.counts, name) for worker in crew.workers)
             if name == "exhausted":
                 total += crew.rescued["given_up"]
+                total += sum(counts.exhausted for _, counts in collected)
             yield _counter("redriven" if name == "sent" else name, what, total)
         verdicts, rescued = crew.verdicts.counts, crew.rescued
         yield _counter("resolved", "letters resolved by a verdict", verdicts.resolved)

@@ -19,7 +19,7 @@ from redrive.formats.own import (
     strip,
     write,
 )
-from redrive.letters import DeadLetter, Headers, HeaderValue, Kind, Origin, Typed
+from redrive.letters import DeadLetter, Headers, HeaderValue, Kind, Origin, SystemState, Typed
 from redrive.testing import a_failure, a_letter, a_message
 
 AT = datetime(2026, 2, 11, 11, 0, 0, 123456, tzinfo=UTC)
@@ -349,3 +349,19 @@ def test_headers_with_nothing_added_are_given_back_as_they_are() -> None:
     headers = Headers({"x-tenant": "north"})
 
     assert strip(headers) is headers
+
+
+def test_a_dead_letter_tells_how_busy_the_machine_was() -> None:
+    letter = msgspec.structs.replace(a_letter("x"), system_state=SystemState(0.7314, 0.5))
+    death = read(write(letter, 1))
+    assert death is not None
+    assert death.system_state == SystemState(0.731, 0.5)
+
+
+@pytest.mark.parametrize("wrong", ["1.01", "-0.1", "much", "nan", True, b"\xff", None])
+def test_a_share_that_is_none_is_named_and_nothing_is_told(wrong: HeaderValue) -> None:
+    headers = write(msgspec.structs.replace(a_letter("x"), system_state=SystemState(0.5, 0.5)), 1)
+    death = read(headers.with_({"redrive-cpu": wrong}))
+    assert death is not None
+    assert death.system_state is None
+    assert death.unreadable == ("redrive-cpu",)

@@ -143,3 +143,15 @@ def test_options_that_make_no_sense_are_refused(wrong: dict[str, object], why: s
     sound: dict[str, object] = {"share": 0.5, "least": 2, "pause": SECOND, "longest": 2 * SECOND}
     with pytest.raises(SettingsError, match=f"breaker: .*{why}"):
         BreakerOptions(**{**sound, **wrong})  # type: ignore[arg-type]
+
+
+@given(st.lists(st.booleans(), max_size=60))
+def test_when_it_is_calm_a_success_changes_nothing(outcomes: list[bool]) -> None:
+    breaker = Breaker(OPTIONS)
+    for failed in outcomes:
+        breaker.record(failed=failed, now=timedelta(0))
+    if breaker.is_calm:
+        assert list(breaker._last) == [False] * 10
+        assert not breaker.is_open
+    else:
+        assert breaker.is_open or len(outcomes) < 10 or any(outcomes[-10:])

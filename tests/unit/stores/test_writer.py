@@ -3,10 +3,12 @@
 import asyncio
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -144,6 +146,46 @@ async def test_a_crowd_of_thousands_is_committed_in_few_groups(path: Path) -> No
     found = await answers(writer, *(write(str(number)) for number in range(12_000)))
     assert found == [str(number) for number in range(12_000)]
     assert connection.commits <= 120
+    await writer.close()
+
+
+@pytest.mark.parametrize("count", [249, 250, 251, 500, 750])
+async def test_a_turn_with_many_jobs_is_handed_over_in_portions_and_committed_once(
+    path: Path, count: int
+) -> None:
+    connection = connect(path)
+    writer = Writer(connection, path, one_by_one)
+    for _ in range(2):  # the thread is still there for the next turn
+        texts = [f"{uuid4()}" for _ in range(count)]
+        assert await asyncio.gather(*(writer.submit(Job(write(text))) for text in texts)) == texts
+    assert connection.commits == 2
+    await writer.close()
+    assert len(lines(path)) == 2 * count
+
+
+async def test_a_turn_that_takes_too_long_does_not_keep_the_file(path: Path) -> None:
+    connection = connect(path)
+    writer = Writer(connection, path, one_by_one)
+    futures = [writer.submit(Job(write(f"{number}"))) for number in range(300)]
+    until = time.monotonic() + 5
+    while connection.commits == 0 and time.monotonic() < until:
+        time.sleep(0.01)  # noqa: ASYNC251  the event loop is to be busy
+    assert connection.commits == 1
+    assert len(lines(path)) == 250
+    assert len(await asyncio.gather(*futures)) == 300
+    await writer.close()
+
+
+async def test_a_job_of_a_later_portion_that_fails_hurts_no_other(path: Path) -> None:
+    connection = connect(path)
+    writer = Writer(connection, path, one_by_one)
+    texts = [f"{number}" for number in range(600)]
+    texts[300] = texts[0]  # refused: the column is unique
+    answers = await asyncio.gather(
+        *(writer.submit(Job(write(text))) for text in texts), return_exceptions=True
+    )
+    assert [number for number, answer in enumerate(answers) if isinstance(answer, BaseException)] == [300]
+    assert len(lines(path)) == 599
     await writer.close()
 
 

@@ -2,8 +2,9 @@
 
 One thread owns the writing connection. Jobs that are handed over in one turn of the event loop travel together;
 the thread takes all that have come, runs them in one transaction and commits once (group commit). While the disk
-works on one group, the next one gathers. A job's future is done only after the commit, so whoever awaited it can
-rely on it.
+works on one group, the next one gathers. Where very many come in one turn they are handed over in portions, so that
+the thread is at work on the first while the last are still being made; it commits when the turn is over. A job's
+future is done only after the commit, so whoever awaited it can rely on it.
 
 A job that raises, whatever it raises, changes nothing and disturbs no other: it runs behind a savepoint. Where the
 database itself fails (disk full, damaged file), the whole group is rolled back and every job in it is told.
@@ -30,6 +31,8 @@ _OF_A_JOB: Final = (
     sqlite3.DataError,
 )
 _LARGEST_GROUP: Final = 5000  # jobs in one transaction, give or take one hand-over
+_PORTION: Final = 250  # jobs that are handed over before the turn is over
+_PATIENCE_S: Final = 0.05  # a turn that takes longer must not keep others from the file
 
 
 class Job(Generic[T]):
@@ -54,6 +57,13 @@ class Bundle(NamedTuple):
         return cls([job], lambda db: [job.work(db)])
 
 
+class Portion(NamedTuple):
+    """Jobs that were handed over, and whether the same turn of the event loop has more."""
+
+    jobs: list[Job[Any]]
+    more: bool
+
+
 Result: TypeAlias = tuple[Job[Any], Any, BaseException | None]
 
 
@@ -71,7 +81,9 @@ class Writer:
         self._bundle = bundle
         self._loop = asyncio.get_running_loop()
         self._gathered: list[Job[Any]] = []
-        self._handed_over: SimpleQueue[list[Job[Any]] | None] = SimpleQueue()
+        self._is_gathering = False
+        self._handed_over: SimpleQueue[Portion | None] = SimpleQueue()
+        self._is_ending = False  # the thread has seen the last portion
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="redrive-sqlite-writer", daemon=True)
         self._thread.start()
@@ -80,10 +92,14 @@ class Writer:
         """Hand over a job."""
         if self._closed:
             raise StoreClosedError(f"the store {self._path} is closed")
-        if not self._gathered:
+        if not self._is_gathering:
+            self._is_gathering = True
             self._loop.call_soon(self._hand_over)  # after everything else that this turn has to do
         self._gathered.append(job)
         job.future = self._loop.create_future()
+        if len(self._gathered) == _PORTION:
+            self._handed_over.put(Portion(self._gathered, more=True))
+            self._gathered = []
         return job.future
 
     async def close(self) -> None:
@@ -95,8 +111,9 @@ class Writer:
         await asyncio.to_thread(self._thread.join)
 
     def _hand_over(self) -> None:
-        if self._gathered:
-            self._handed_over.put(self._gathered)
+        if self._is_gathering:
+            self._is_gathering = False
+            self._handed_over.put(Portion(self._gathered, more=False))
             self._gathered = []
 
     def _deliver(self, results: list[Result]) -> None:
@@ -111,30 +128,45 @@ class Writer:
     # --- in the thread -----------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while (group := self._handed_over.get()) is not None:
-            more: list[Job[Any]] | None = group
-            with suppress(Empty):
-                while len(group) < _LARGEST_GROUP and (more := self._handed_over.get_nowait()) is not None:
-                    group = group + more
-            results = self._commit(group)
+        while (portion := self._take()) is not None:
+            results = self._commit(portion)
             with suppress(RuntimeError):  # the loop was closed: nobody waits any more
                 self._loop.call_soon_threadsafe(self._deliver, results)
-            if more is None:
-                break
         with suppress(sqlite3.Error):  # a hint to the planner, never worth an error
             self._connection.execute("PRAGMA analysis_limit = 400")
             self._connection.execute("PRAGMA optimize")
         self._connection.close()
 
-    def _commit(self, group: list[Job[Any]]) -> list[Result]:
-        """The results of the group, after its commit."""
+    def _take(self, timeout: float | None = None) -> Portion | None:
+        """All that was handed over, as one portion; None at the end, or if nothing comes in time."""
+        if self._is_ending:
+            return None
+        portion: Portion | None = None
+        with suppress(Empty):
+            portion = self._handed_over.get(timeout=timeout)
+            while portion is not None and len(portion.jobs) < _LARGEST_GROUP:
+                following = self._handed_over.get_nowait()
+                if following is None:
+                    self._is_ending = True
+                    break
+                portion = Portion(portion.jobs + following.jobs, following.more)
+        return portion
+
+    def _commit(self, portion: Portion) -> list[Result]:
+        """The results of the portion, and of what the same turn has besides, after their commit."""
+        group: list[Job[Any]] = []
+        results: list[Result] = []
         try:
-            bundles = list(self._bundle(group))
             self._connection.execute("BEGIN IMMEDIATE")
-            if len(bundles) == 1:  # alone in its transaction: it needs no savepoint
-                results = self._run_bundle(bundles[0])
-            else:
-                results = [result for bundle in bundles for result in self._guarded(bundle)]
+            this: Portion | None = portion
+            while this is not None:
+                group += this.jobs
+                bundles = list(self._bundle(this.jobs))
+                if this is portion and not this.more and len(bundles) == 1:
+                    results = self._run_bundle(bundles[0])  # alone in its transaction: it needs no savepoint
+                else:
+                    results += [result for bundle in bundles for result in self._guarded(bundle)]
+                this = self._take(_PATIENCE_S) if this.more and len(group) < _LARGEST_GROUP else None
             self._connection.execute("COMMIT")
         except BaseException as error:  # noqa: BLE001  whoever waits must hear of it, whatever it is
             self._roll_back()
@@ -143,7 +175,7 @@ class Writer:
                 return [(job, None, told) for job in group]
             if len(group) == 1:
                 return [(group[0], None, error)]
-            return [result for job in group for result in self._commit([job])]
+            return [result for job in group for result in self._commit(Portion([job], more=False))]
         return results
 
     def _run_bundle(self, bundle: Bundle) -> list[Result]:
