@@ -23,8 +23,8 @@ from benchmarks.case import Case
 from redrive.letters import DeadLetter, Failure, Headers, Kind, Message, Origin, letter_id
 from redrive.stores.changes import Retry, Settlement
 from redrive.stores.query import parse
+from redrive.stores.rows import OWN, new_row
 from redrive.stores.sqlite import SqliteStore
-from redrive.stores.sqlite.rows import ADDED, new_row
 
 TASKS = 1000
 SMALL = 10_000
@@ -105,7 +105,7 @@ def add_plainly(path: Path, letters: list[DeadLetter], indexed: tuple[str, ...])
     rows = [
         (*columns, failure, one.message.body) for one in letters for columns, _, failure in [new_row(one)]
     ]
-    names = [*ADDED[3:], "failure", "body"]
+    names = [*OWN, "failure", "body"]
     db = sqlite3.connect(path, isolation_level=None)
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")

@@ -50,12 +50,13 @@ def check(path: Path | None, for_programs: bool) -> None:  # noqa: FBT001  click
 async def _check(path: Path | None) -> dict[str, Any]:
     settings = load(path, os.environ)
     store = await open_store(settings.store, create=False)
+    url = settings.redactor().clean(settings.store.url)  # its password is not for the screen
     try:
         problem = await store.damage()
         if problem is not None:
-            raise StoreDamagedError(f"{settings.store.url} is damaged ({problem}); restore it from a backup")
+            raise StoreDamagedError(f"{url} is damaged ({problem}); restore it from a backup")
         counts = await store.tally("state")
         states = {str(state): counts.get(state, 0) for state in State}
-        return {"url": settings.store.url, "letters": sum(states.values()), "states": states}
+        return {"url": url, "letters": sum(states.values()), "states": states}
     finally:
         await store.close()

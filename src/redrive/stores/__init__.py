@@ -5,12 +5,13 @@
 
 from pathlib import Path
 
-from redrive.clock import Clock
-from redrive.errors import SettingsError, did_you_mean
+from redrive.clock import Clock, SystemClock
+from redrive.errors import SettingsError, StoreError, did_you_mean
+from redrive.letters.redact import Redactor
 from redrive.settings import StoreSettings
 from redrive.stores.base import Store
 
-_SCHEMES = ("sqlite", "memory", "http")
+_SCHEMES = ("sqlite", "postgresql", "postgres", "memory", "http")
 
 
 async def open_store(settings: StoreSettings, clock: Clock | None = None, *, create: bool = True) -> Store:
@@ -30,11 +31,32 @@ async def open_store(settings: StoreSettings, clock: Clock | None = None, *, cre
             create=create,
         )
         return await SqliteStore.open(Path(rest), options, clock)
+    if scheme in {"postgresql", "postgres"} and rest:
+        return await _open_postgres(settings, clock, create=create)
     if scheme == "http" and rest:
         from redrive.stores.remote import RemoteStore  # noqa: PLC0415
 
         return await RemoteStore.open(settings.url)
     hint = did_you_mean(scheme, _SCHEMES) if scheme not in _SCHEMES else ""
+    shown = Redactor().clean(settings.url)
     raise SettingsError(
-        f"store.url = '{settings.url:.60}' is not a store; write sqlite:FILE or memory:{hint}"
+        f"store.url = '{shown:.60}' is not a store; write sqlite:FILE, postgresql://… or memory:{hint}"
     )
+
+
+async def _open_postgres(settings: StoreSettings, clock: Clock | None, *, create: bool) -> Store:
+    try:
+        from redrive.stores.postgres import PostgresOptions, PostgresStore  # noqa: PLC0415  loaded when asked for
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise StoreError("a PostgreSQL store needs asyncpg; install redrive[postgres]") from None
+    options = PostgresOptions(
+        pool=settings.pool,
+        statement_timeout=settings.statement_timeout,
+        busy_timeout=settings.busy_timeout,
+        create=create,
+    )
+    # Real time is the database's own, the same for all machines; only a clock that somebody made takes its place.
+    own = None if isinstance(clock, SystemClock) else clock
+    return await PostgresStore.open(settings.url, options, own)

@@ -15,7 +15,7 @@ from redrive.rules import Classifier, StrategyOptions
 from redrive.stores.base import Page
 from redrive.stores.query import EVERYTHING, Query
 from redrive.stores.sqlite import SqliteStore
-from redrive.stores.sqlite.search import page_sql
+from redrive.stores.sqlite.search import SEARCH
 from redrive.testing import ManualClock
 from redrive.testing.factories import a_failure, a_letter
 from redrive.transports import Publication, Target
@@ -95,7 +95,7 @@ async def test_twins_are_looked_up_by_the_index_of_messages(tmp_path: Path) -> N
     assert not any(await world.transport.publish([letter]))
     await world.collect()
     (query,) = store.queries
-    statement, values = page_sql(query, None, 500)
+    statement, values = SEARCH.page(query, None, 500)
     plan = await store._select((f"EXPLAIN QUERY PLAN {statement}", values))
     await store.close()
     assert any("letters_message" in line[-1] for line in plan)

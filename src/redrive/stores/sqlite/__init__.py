@@ -34,10 +34,10 @@ from redrive.stores.checks import (
     check_rescue,
 )
 from redrive.stores.query import EVERYTHING, Query, read_cursor, tally_field, write_cursor
+from redrive.stores.rows import NewRow, head_of, new_row, ticks
 from redrive.stores.sqlite import reading, schema, work
 from redrive.stores.sqlite.operations import SqliteOperations
-from redrive.stores.sqlite.rows import NewRow, head_of, new_row, ticks
-from redrive.stores.sqlite.search import page_sql, tally_sql, where
+from redrive.stores.sqlite.search import SEARCH
 from redrive.stores.sqlite.writer import Bundle, Job, Writer
 
 T = TypeVar("T")
@@ -171,19 +171,18 @@ class SqliteStore(SqliteOperations):
         """S26, S27."""
         check_limit(limit, LARGEST_PAGE)
         position = read_cursor(query, cursor) if cursor is not None else None
-        rows = await self._select(page_sql(query, position, limit + 1))
+        rows = await self._select(SEARCH.page(query, position, limit + 1))
         heads = tuple(head_of(row) for row in rows[:limit])
         return Page(heads, write_cursor(query, heads[-1]) if len(rows) > limit else None)
 
     async def count(self, query: Query = EVERYTHING) -> int:
         """S29."""
-        clause, values = where(query)
-        return int((await self._select((f"SELECT count(*) FROM letters{clause}", values)))[0][0])
+        return int((await self._select(SEARCH.count(query)))[0][0])
 
     async def tally(self, by: str, query: Query = EVERYTHING) -> dict[str, int]:
         """S29."""
         tally_field(by)
-        return dict(await self._select(tally_sql(by, query)))
+        return dict(await self._select(SEARCH.tally(by, query)))
 
     async def journal(
         self, letter_id: str | None = None, *, after: int = 0, limit: int = 100

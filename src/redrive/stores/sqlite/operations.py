@@ -35,8 +35,8 @@ from redrive.stores.operations import (
     unknown_operation,
 )
 from redrive.stores.query import EVERYTHING, Query
-from redrive.stores.sqlite.rows import bind, moment
-from redrive.stores.sqlite.search import where
+from redrive.stores.rows import bind, moment
+from redrive.stores.sqlite.search import SEARCH
 
 Connection: TypeAlias = sqlite3.Connection
 T = TypeVar("T")
@@ -259,7 +259,7 @@ def _items(db: Connection, operation_id: str, after: int, limit: int) -> list[It
 
 def _groups(db: Connection, query: Query, limit: int) -> list[Group]:
     """Counted by one walk along the index `letters_group`, which holds all that is counted; no row is read for it."""
-    clause, values = where(query)
+    clause, values = SEARCH.where(query)
     rows = db.execute(
         f'SELECT "group", count(*) AS size, min(first_failed_at), max(last_failed_at), max(created_at),'
         f" json_group_array(DISTINCT source), {_PER_STATE} FROM letters{clause}"

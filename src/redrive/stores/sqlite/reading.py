@@ -13,7 +13,8 @@ from redrive.letters import Attempt, DeadLetter, Note, State
 from redrive.letters.letter import storable
 from redrive.stores.base import JournalLine
 from redrive.stores.cold import check_sum
-from redrive.stores.sqlite.rows import COLUMNS, attempt_of, letter_of, moment
+from redrive.stores.rows import attempt_of, letter_of, moment
+from redrive.stores.sqlite.rows import COLUMNS
 from redrive.stores.sqlite.work import unknown
 
 Connection: TypeAlias = sqlite3.Connection

@@ -35,20 +35,8 @@ from redrive.stores.changes import (
     retagged,
 )
 from redrive.stores.cold import pack_failure
-from redrive.stores.sqlite.rows import (
-    COLUMNS,
-    DUE,
-    ID,
-    TAGS,
-    NewRow,
-    bind,
-    head_of,
-    insert_bodies,
-    insert_letters,
-    read_tags,
-    span,
-    tags_column,
-)
+from redrive.stores.rows import DUE, ID, TAGS, NewRow, bind, head_of, read_tags, span, tags_column
+from redrive.stores.sqlite.rows import COLUMNS, insert_bodies, insert_letters
 
 Connection: TypeAlias = sqlite3.Connection
 _LET_IN: Final = 10_000  # how many letters may fall due in one claim (S13)

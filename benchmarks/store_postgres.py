@@ -1,0 +1,298 @@
+"""The PostgreSQL store against what one would have instead, on the same server in the same run.
+
+The peers of claim-and-settle are procrastinate's own worker with a task that does nothing, and the loop that stands in
+every tutorial: one row by `SKIP LOCKED`, one row done. Ours go in batches, with lease, fence, attempt and two lines of
+journal for each letter, which the peers do not keep. Durability is the same for all: the server flushes each commit.
+
+Then a large store against a small one, and more processes against one.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from statistics import median
+from typing import Any
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from benchmarks.case import Case
+from benchmarks.store_sqlite import letter
+from redrive.letters import Hold
+from redrive.stores.changes import Resolve, Retry, Settlement
+from redrive.stores.postgres import PostgresOptions, PostgresStore
+from tests.services import Postgres, PostgresServer, Run
+from tests.services.server import Process
+
+BATCH = 100
+SMALL = 10_000
+PROCESSES = (1, 2, 3, 4)
+
+
+def run(*, quick: bool) -> Iterator[Case]:
+    """All cases."""
+    with contextlib.ExitStack() as stack:
+        test_run = stack.enter_context(Run.of({}))
+        server = stack.enter_context(test_run.private(DurableServer, os.environ))
+        yield from against_peers(server.address, 2_000 if quick else 10_000, rounds=2 if quick else 3)
+        yield from processes(server.address, 8_000 if quick else 40_000)
+        yield asyncio.run(sizes(server.address, 50_000 if quick else 1_000_000, turns=40 if quick else 300))
+
+
+class DurableServer(PostgresServer):
+    """As the tests have it, but what is committed has reached the disk."""
+
+    def processes(self) -> tuple[Process, ...]:
+        """The same, with one word changed."""
+        [process] = super().processes()
+        argv = tuple("fsync=on" if word == "fsync=off" else word for word in process.argv)
+        return (Process(argv, process.env, process.stop, process.kill),)
+
+
+async def filled(url: str, count: int) -> PostgresStore:
+    store = await PostgresStore.open(url)
+    chance = random.Random(1)
+    for start in range(0, count, 1000):
+        await store.add([letter(number, chance) for number in range(start, min(start + 1000, count))])
+    return store
+
+
+# --- (a), (b) claim and settle ---------------------------------------------------------------------------
+
+
+def against_peers(server: Postgres, count: int, rounds: int) -> Iterator[Case]:
+    """The best of several rounds, ours and the peers' in turns, each on a database of its own."""
+    rates: dict[str, list[float]] = {"ours": [], "procrastinate": [], "one by one": []}
+    for _ in range(rounds):
+        for name, measure in (("ours", ours), ("procrastinate", procrastinate), ("one by one", one_by_one)):
+            with server.fresh() as database:
+                # A single statement for each row is slow: fewer of them tell the same.
+                rates[name].append(
+                    asyncio.run(measure(database.url, count if name == "ours" else count // 6))
+                )
+    best = {name: max(found) for name, found in rates.items()}
+    name = f"claim and settle by {BATCH}"
+    yield Case(name, best["ours"], best["procrastinate"], "procrastinate's worker", 10, "letters/s")
+    yield Case(name, best["ours"], best["one by one"], "SKIP LOCKED one by one", 5, "letters/s")
+
+
+async def ours(url: str, count: int) -> float:
+    store = await filled(url, count)
+    start = time.perf_counter()
+    done = await claim_and_settle_all(store)
+    took = time.perf_counter() - start
+    assert done == count
+    await store.close()
+    return count / took
+
+
+async def claim_and_settle_all(store: PostgresStore) -> int:
+    """Two workers, as `serve` has: while one is with the server, the other prepares."""
+
+    async def worker(name: str) -> int:
+        done = 0
+        while heads := await store.claim(name, limit=BATCH):
+            assert all(await store.settle([Settlement(head.hold, Resolve()) for head in heads]))
+            done += len(heads)
+        return done
+
+    return sum(await asyncio.gather(worker("bench-1"), worker("bench-2")))
+
+
+async def procrastinate(url: str, count: int) -> float:
+    from procrastinate import App, PsycopgConnector
+
+    app = App(connector=PsycopgConnector(conninfo=url, min_size=2, max_size=10))
+    finished = 0
+
+    @app.task(name="nothing")
+    async def nothing(order: int) -> None:  # noqa: ARG001  it is the argument that is stored
+        nonlocal finished
+        finished += 1
+
+    async with app.open_async():
+        await app.schema_manager.apply_schema_async()
+        orders: list[dict[str, Any]] = [{"order": number} for number in range(count)]
+        await nothing.batch_defer_async(*orders)
+        start = time.perf_counter()
+        await app.run_worker_async(
+            wait=False, concurrency=10, listen_notify=False, install_signal_handlers=False
+        )
+        took = time.perf_counter() - start
+    assert finished == count
+    return count / took
+
+
+async def one_by_one(url: str, count: int) -> float:
+    connection = await asyncpg.connect(url)
+    await connection.execute(
+        "CREATE TABLE jobs (id bigserial PRIMARY KEY, state text NOT NULL DEFAULT 'pending', priority int NOT NULL,"
+        " due timestamptz NOT NULL, locked_by text, lease_until timestamptz, body bytea NOT NULL);"
+        "CREATE INDEX jobs_pending ON jobs (priority DESC, id) WHERE state = 'pending'"
+    )
+    await connection.execute(
+        "INSERT INTO jobs (priority, due, body) SELECT n % 4, now(), decode(repeat('00', 1024), 'hex')"
+        " FROM generate_series(1, $1::int) AS n",
+        count,
+    )
+    claim = await connection.prepare(
+        "UPDATE jobs SET state = 'held', locked_by = 'bench', lease_until = now() + interval '5 minutes' WHERE id ="
+        " (SELECT id FROM jobs WHERE state = 'pending' AND due <= now() ORDER BY priority DESC, id LIMIT 1"
+        " FOR UPDATE SKIP LOCKED) RETURNING id, priority, due"
+    )
+    finish = await connection.prepare("UPDATE jobs SET state = 'done', lease_until = NULL WHERE id = $1")
+    start = time.perf_counter()
+    done = 0
+    while (row := await claim.fetchrow()) is not None:
+        await finish.fetch(row["id"])
+        done += 1
+    took = time.perf_counter() - start
+    assert done == count
+    await connection.close()
+    return count / took
+
+
+# --- (c) a large store against a small one ---------------------------------------------------------------
+
+
+async def sizes(server: Postgres, large: int, turns: int) -> Case:
+    """The median time of the same work on both, in turns."""
+    with server.fresh() as small_database, server.fresh() as large_database:
+        stores = [await at_rest(small_database.url, SMALL), await at_rest(large_database.url, large)]
+        times: tuple[list[float], list[float]] = ([], [])
+        for turn in range(turns + 10):
+            for store, found in zip(stores, times, strict=True):
+                start = time.perf_counter()
+                await claim_and_put_off(store)
+                if turn >= 10:  # the first ones warm the caches
+                    found.append(time.perf_counter() - start)
+        for store in stores:
+            await store.close()
+    at_small, at_large = (median(found) * 1000 for found in times)
+    name = f"claim and settle ten, {large:,} letters"
+    return Case(name, at_large, at_small, f"the same at {SMALL:,}", 0.667, "ms", less_is_better=True)
+
+
+async def at_rest(url: str, count: int) -> PostgresStore:
+    """A store with that many due letters; all but the first thousand are copied by the server, which is quicker."""
+    store = await filled(url, 1000)
+    connection = await asyncpg.connect(url, server_settings={"search_path": "redrive"})
+    await connection.execute(
+        "CREATE TEMP TABLE more AS SELECT n FROM generate_series(1, $1::int) AS n", count // 1000 - 1
+    )
+    columns = await names(connection, "letters", without=("number", "id", "created_at"))
+    await connection.execute(
+        f"INSERT INTO letters (id, created_at, {columns}) SELECT id || '-' || n, created_at + n * 1000, {columns}"
+        " FROM letters CROSS JOIN more ORDER BY n, number"
+    )
+    states = await names(connection, "states", without=("number", "age"))
+    await connection.execute(
+        f"INSERT INTO states (number, age, {states}) SELECT letters.number, letters.created_at, {states} FROM letters"
+        " JOIN letters AS first ON first.id = left(letters.id, 26) JOIN states ON states.number = first.number"
+        " WHERE letters.id <> first.id ORDER BY letters.number"
+    )
+    await connection.execute(
+        "INSERT INTO bodies SELECT letters.number, content, failure FROM letters"
+        " JOIN letters AS first ON first.id = left(letters.id, 26) JOIN bodies ON letter = first.number"
+        " WHERE letters.id <> first.id ORDER BY letters.number"
+    )
+    assert await store.count() == count
+    for table in ("letters", "states"):
+        await connection.execute(f"VACUUM (ANALYZE) {table}")  # as autovacuum would within the minute
+    await connection.close()
+    return store
+
+
+async def names(connection: Any, table: str, without: tuple[str, ...]) -> str:
+    rows = await connection.fetch(
+        "SELECT quote_ident(attname) FROM pg_attribute WHERE attrelid = $1::text::regclass AND attnum > 0"
+        " AND attname <> ALL($2::text[])",
+        table,
+        list(without),
+    )
+    return ", ".join(row[0] for row in rows)
+
+
+async def claim_and_put_off(store: PostgresStore) -> None:
+    heads = await store.claim("bench", limit=10)
+    later = datetime.now(UTC) + timedelta(days=1)
+    assert len(heads) == 10
+    assert all(await store.settle([Settlement(head.hold, Retry(at=later)) for head in heads]))
+
+
+# --- (d) more processes ----------------------------------------------------------------------------------
+
+
+def processes(server: Postgres, count: int) -> Iterator[Case]:
+    """Letters that N processes finish in a second, against one; all find the same database."""
+    rates = {}
+    with server.fresh() as pattern:
+
+        async def fill() -> None:
+            await (await filled(pattern.url, count)).close()
+
+        asyncio.run(fill())
+        for number in PROCESSES:
+            with copy_of(server, pattern) as url:
+                rates[number] = together(url, number, count)
+            if number > 1:
+                name = f"claim and settle by {BATCH}, {number} processes"
+                yield Case(name, rates[number], rates[1], "1 process", 1.0, "letters/s")
+
+
+@contextlib.contextmanager
+def copy_of(server: Postgres, pattern: Postgres) -> Iterator[str]:
+    """A database with the same in it, made by the server."""
+    name = urlsplit(pattern.url).path.removeprefix("/")
+    server.psql(f"create database {name}_copy template {name}")
+    try:
+        yield f"{pattern.url}_copy"
+    finally:
+        server.psql(f"drop database {name}_copy with (force)")
+
+
+def together(url: str, number: int, count: int) -> float:
+    """All begin at one moment; the rate is that of all, until the last one has nothing left."""
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.store_postgres", url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(number)
+    ]
+    for child in children:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "open\n"
+    start = time.monotonic()
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    said = [child.communicate(timeout=600)[0].split() for child in children]
+    assert sum(int(done) for done, _ in said) == count
+    return count / (max(float(at) for _, at in said) - start)  # the clock is the machine's, the same for all
+
+
+async def one_of_them(url: str) -> None:
+    """A child of `together`."""
+    store = await PostgresStore.open(url, PostgresOptions(pool=6))
+    nothing = Settlement(Hold("nothing", 1), Resolve())
+    await asyncio.gather(*(store.take(["nothing"], "bench") for _ in range(3)))  # connect before the start
+    await store.settle([nothing])
+    print("open", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    done = await claim_and_settle_all(store)
+    print(done, time.monotonic(), flush=True)
+    await store.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(one_of_them(sys.argv[1]))

@@ -1,0 +1,139 @@
+"""How does a letter become rows, and rows a letter, in any database with tables?
+
+Columns are the fields of `LetterHead` by the same names. Times are whole microseconds since 1970 in UTC. In which
+tables the columns stand, and by which statements they are written, is each database's own.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from redrive.letters import Attempt, DeadLetter, Kind, LetterHead, Note, State
+from redrive.letters.letter import EPOCH
+from redrive.stores.cold import pack_content, pack_failure, unpack_content, unpack_failure
+
+TIMES: Final = frozenset(
+    {
+        "first_failed_at", "last_failed_at", "next_retry_at", "created_at", "updated_at",
+        "locked_at", "lease_until", "sent_at",
+    }
+)  # fmt: skip
+HEAD: Final = LetterHead.__struct_fields__
+# What a letter says of itself when it is added. The rest is known only when the row is written, or the same for all
+# new letters (S4).
+OWN: Final = (
+    "id", "transport", "source", "message_id", "correlation_id", "size", "reason", "error_type", "error_text",
+    "kind", "group", "priority", "tags", "strategy", "assignee", "retry_count", "first_failed_at",
+    "last_failed_at", "next_retry_at",
+)  # fmt: skip
+
+_TICK: Final = timedelta(microseconds=1)
+_encode_json = msgspec.json.Encoder().encode
+_decode_tags = msgspec.json.Decoder(tuple[str, ...]).decode
+
+
+def ticks(moment: datetime) -> int:
+    """Microseconds since 1970."""
+    since = moment - EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def moment(count: int) -> datetime:
+    """The time that many microseconds after 1970."""
+    seconds, rest = divmod(count, 1_000_000)
+    try:
+        return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest)
+    except (OverflowError, ValueError, OSError):
+        return EPOCH + timedelta(microseconds=count)
+
+
+def span(duration: timedelta) -> int:
+    """A duration in microseconds."""
+    return duration // _TICK
+
+
+def bind(value: Any) -> Any:
+    """A value of a head as a database holds it."""
+    return ticks(value) if isinstance(value, datetime) else value
+
+
+def tags_column(tags: tuple[str, ...]) -> str | None:
+    """Tags as the column holds them."""
+    return _encode_json(tags).decode() if tags else None
+
+
+def read_tags(column: str | None) -> tuple[str, ...]:
+    """The tags in a column."""
+    return _decode_tags(column) if column else ()
+
+
+# A letter on its way into the database, made before a writer sees it: its values of `OWN`, its content, its
+# failure. Plain tuples of plain values, because thousands are under way at once, and Python's garbage collector
+# stops following these, but not a class of our own (0015).
+NewRow: TypeAlias = tuple[tuple[Any, ...], bytes, bytes]
+ID: Final = OWN.index("id")
+TAGS: Final = OWN.index("tags")
+DUE: Final = OWN.index("next_retry_at")
+
+
+def new_row(letter: DeadLetter) -> NewRow:
+    """The letter as it is added (S4)."""
+    last = ticks(letter.last_failed_at)
+    first = last if letter.first_failed_at is letter.last_failed_at else ticks(letter.first_failed_at)
+    columns = (
+        letter.id, letter.transport, letter.source, letter.message_id, letter.correlation_id,
+        letter.size, letter.reason, letter.error_type, letter.error_text, letter.kind._value_, letter.group,
+        letter.priority, tags_column(letter.tags), letter.strategy, letter.assignee, letter.retry_count,
+        first, last, ticks(letter.next_retry_at),
+    )  # fmt: skip
+    return columns, pack_content(letter), pack_failure(letter.failure)
+
+
+def head_of(row: tuple[Any, ...]) -> LetterHead:
+    """The head in a row of the columns `HEAD`."""
+    return LetterHead(**_fields(row))
+
+
+def letter_of(
+    row: tuple[Any, ...],
+    content: bytes,
+    failure: bytes,
+    attempts: tuple[Attempt, ...],
+    notes: tuple[Note, ...],
+) -> DeadLetter:
+    """The whole letter."""
+    return DeadLetter(
+        **_fields(row),
+        **unpack_content(content),
+        failure=unpack_failure(failure),
+        attempts=attempts,
+        notes=notes,
+    )
+
+
+def attempt_of(row: tuple[Any, ...]) -> Attempt:
+    """The attempt in a row of the table `attempts`."""
+    _, number, started_at, ended_at, worker, strategy, result, fence, detail = row
+    return Attempt(
+        number=number,
+        started_at=moment(started_at),
+        ended_at=moment(ended_at),
+        worker=worker,
+        strategy=strategy,
+        result=result,
+        fence=fence,
+        detail=detail,
+    )
+
+
+def _fields(row: tuple[Any, ...]) -> dict[str, Any]:
+    fields = dict(zip(HEAD, row, strict=True))
+    for name in TIMES:
+        if fields[name] is not None:
+            fields[name] = moment(fields[name])
+    fields["state"] = State(fields["state"])
+    fields["kind"] = Kind(fields["kind"])
+    fields["presumed"] = bool(fields["presumed"])
+    fields["tags"] = read_tags(fields["tags"])
+    return fields
