@@ -18,7 +18,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -276,9 +276,10 @@ CONTESTANTS: dict[str, str] = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.consume_peers", description=__doc__)
-    parser.add_argument("name", choices=sorted(CONTESTANTS))
+def run_contestant(module: str, about: str | None, contestants: Mapping[str, str]) -> None:
+    """Be the contestant that the command line names."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
+    parser.add_argument("name", choices=sorted(contestants))
     parser.add_argument("url")
     parser.add_argument("queue")
     parser.add_argument("count", type=int)
@@ -288,11 +289,11 @@ def main() -> None:
     options = parser.parse_args()
     job = Job(options.url, options.queue, options.count, options.fail_every)
     logging.disable(logging.CRITICAL)
-    module, _, function = CONTESTANTS[options.name].partition(":")
+    where, _, function = contestants[options.name].partition(":")
     tally = Tally(job)
-    getattr(importlib.import_module(module), function)(job, tally)
+    getattr(importlib.import_module(where), function)(job, tally)
     print(tally.line(), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    run_contestant("benchmarks.consume_peers", __doc__, CONTESTANTS)

@@ -6,8 +6,10 @@ uses; whether the service is there is decided in one place (`tests/services/`).
 =================  ===================================================================================
 `rabbitmq`         a fresh vhost on the run's RabbitMQ: `amqp_url`, `management_url`, `vhost`, `api()`
 `postgres`         a fresh database on the run's PostgreSQL: `url`, `psql()`
+`kafka`            a fresh prefix on the run's Kafka: `url`, `bootstrap`, `name()`, `admin()`
 `own_rabbitmq`     a RabbitMQ of its own to stop and kill: the same, and `ctl()`, `restart()`, `pids`, …
 `own_postgres`     a PostgreSQL of its own to stop and kill: the same, and `restart()`, `pids`, …
+`own_kafka`        a Kafka of its own to stop and kill: the same under `address`, and `restart()`, `pids`, …
 =================  ===================================================================================
 """
 
@@ -20,6 +22,8 @@ import pytest
 from redrive.errors import ServiceError
 from tests.services import (
     SERVICES,
+    Kafka,
+    KafkaServer,
     Missing,
     Postgres,
     PostgresServer,
@@ -92,4 +96,18 @@ def postgres(service_run: Run) -> Iterator[Postgres]:
 def own_postgres(service_run: Run) -> Iterator[PostgresServer]:
     """A PostgreSQL that this test may stop, kill and restart."""
     with service_run.private(PostgresServer, os.environ) as server:
+        yield server
+
+
+@pytest.fixture
+def kafka(service_run: Run) -> Iterator[Kafka]:
+    """A fresh prefix for topics and groups."""
+    with service_run.address(KafkaServer, os.environ).fresh() as prefix:
+        yield prefix
+
+
+@pytest.fixture
+def own_kafka(service_run: Run) -> Iterator[KafkaServer]:
+    """A Kafka that this test may stop, kill and restart."""
+    with service_run.private(KafkaServer, os.environ) as server:
         yield server

@@ -20,11 +20,13 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from redrive import __file__ as package
 from redrive.transports.base import Source
-from redrive.transports.rabbitmq.doctor import Diagnosis, diagnose
+from redrive.transports.finding import Diagnosis
+from redrive.transports.plan import Applied, Plan
+from redrive.transports.rabbitmq.doctor import diagnose
 from redrive.transports.rabbitmq.found import Found
 from redrive.transports.rabbitmq.management import ManagementUrl, parse_management_url
-from redrive.transports.rabbitmq.plan import Plan, plan
-from redrive.transports.rabbitmq.provision import Applied, apply, linked, look
+from redrive.transports.rabbitmq.plan import plan
+from redrive.transports.rabbitmq.provision import apply, linked, look
 from redrive.transports.rabbitmq.topology import wanted
 from redrive.transports.rabbitmq.url import BrokerUrl, parse_url
 from tests.services import RabbitMQ

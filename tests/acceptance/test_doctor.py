@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from redrive.transports.base import Source
-from redrive.transports.rabbitmq.doctor import Finding
-from redrive.transports.rabbitmq.mend import PROVISION
+from redrive.transports.finding import PROVISION, Finding
 from redrive.transports.rabbitmq.provision import linked, look
 from redrive.transports.rabbitmq.topology import wanted
 from redrive.transports.rabbitmq.url import parse_url

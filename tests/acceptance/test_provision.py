@@ -357,7 +357,11 @@ def test_sources_come_from_an_application_or_from_the_settings(
     ("args", "code", "says"),
     [
         ([], 2, "no source: name an application as MODULE:APP"),
-        (["--source", "a", "--broker", "http://x"], 2, "broker URL: it begins with amqp:// or amqps://"),
+        (
+            ["--source", "a", "--broker", "http://x"],
+            2,
+            "broker URL: it begins with amqp://, amqps://, kafka:// or kafkas://",
+        ),
         (
             ["--source", "a", "--management-url", "x"],
             2,

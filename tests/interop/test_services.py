@@ -5,6 +5,7 @@ between skipping and failing is asked with an environment that was made up for i
 """
 
 import asyncio
+import importlib.util
 import json
 import os
 import select
@@ -13,12 +14,15 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import closing, suppress
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import asyncpg
 import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from redrive.errors import ServiceError
 from tests.services import (
@@ -26,6 +30,8 @@ from tests.services import (
     SERVICES,
     TOOLS,
     Given,
+    Kafka,
+    KafkaServer,
     Missing,
     Postgres,
     PostgresServer,
@@ -127,6 +133,70 @@ class TestTheRule:
             **{name: (server.variables[0], _program(server)) for name, server in SERVICES.items()},
             **{name: ("", _program(tool)) for name, tool in TOOLS.items()},
         }
+
+
+class TestJarsByMaven:
+    """The script, with a Maven that is a shell script: what a real one brings, CI sees."""
+
+    @pytest.fixture
+    def script(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+        loader = SourceFileLoader("scripts_services", str(ROOT / "scripts" / "services"))
+        spec = importlib.util.spec_from_loader("scripts_services", loader)
+        assert spec is not None
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(
+            sys.modules, "scripts_services", module
+        )  # its dataclasses look themselves up there
+        loader.exec_module(module)
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+        monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+        monkeypatch.delenv("REDRIVE_TEST_KAFKA_URL", raising=False)
+        (tmp_path / "bin").mkdir()
+        self.program(tmp_path, "java", "exit 0")
+        return module
+
+    def program(self, tmp_path: Path, name: str, text: str) -> None:
+        path = tmp_path / "bin" / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+    def test_the_jars_are_there_all_at_once_and_the_second_time_there_is_nothing_to_do(
+        self, script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.program(
+            tmp_path,
+            "mvn",
+            f"for word; do case $word in -DoutputDirectory=*) to=${{word#*=}};; *pom.xml) cp $word {tmp_path};; "
+            "esac; done; mkdir -p $to && echo jar > $to/kafka_2.13-4.1.0.jar",
+        )
+        assert script.install(["kafka"]) == 0
+        assert [jar.name for jar in (tmp_path / ".services").glob("*/*")] == ["kafka_2.13-4.1.0.jar"]
+        assert (
+            "<artifactId>kafka_2.13</artifactId><version>4.1.0</version>"
+            in (tmp_path / "pom.xml").read_text()
+        )
+        self.program(tmp_path, "mvn", "exit 1")
+        assert script.install(["kafka"]) == 0
+        assert "kafka: nothing to do, jars" in capsys.readouterr().out
+
+    def test_a_maven_that_fails_is_heard_and_leaves_nothing_behind(
+        self, script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.program(tmp_path, "mvn", "echo no such artifact; exit 1")
+        assert script.install(["kafka"]) == 1
+        told = capsys.readouterr().err
+        assert "no such artifact" in told
+        assert "kafka: mvn failed with 1; its output is above." in told
+        assert list((tmp_path / ".services").iterdir()) == []
+
+    def test_without_java_and_root_it_is_said_what_to_install(
+        self, script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setenv("PATH", "/nowhere")
+        assert script.install(["kafka"]) == 1
+        assert capsys.readouterr().err == (
+            "kafka: there is no java or no mvn here; install Java 17 or newer and Maven\n"
+        )
 
 
 class TestRabbitMQ:
@@ -263,6 +333,114 @@ class TestPostgres:
             own_postgres.start()
 
 
+class TestKafka:
+    def test_a_record_comes_out_of_a_topic_as_it_went_in(self, kafka: Kafka) -> None:
+        topic = kafka.topic("orders", partitions=3)
+        _produce(kafka, topic, b"\x00body")
+
+        assert _first_record(kafka, topic) == (b"key", b"\x00body")
+
+    @pytest.mark.parametrize("turn", [1, 2])
+    def test_a_test_does_not_see_what_another_test_has_made(self, kafka: Kafka, turn: int) -> None:
+        assert _topics(kafka) == set()
+
+        topic = kafka.topic("left-behind")
+
+        assert _topics(kafka) == {topic}
+
+    def test_topics_and_groups_go_with_their_test(self, kafka: Kafka) -> None:
+        with kafka.fresh() as other:
+            topic = other.topic("orders")
+            _produce(other, topic, b"body")
+            _first_record(other, topic)
+            assert _groups(other)
+
+        assert _topics(other) == set()
+        assert _groups(other) == set()
+
+    def test_a_topic_that_nobody_made_is_not_made_by_writing_to_it(self, kafka: Kafka) -> None:
+        with pytest.raises(KafkaException) as caught:
+            _produce(kafka, kafka.name("nowhere"), b"body")
+
+        assert caught.value.args[0].code() in {
+            KafkaError.UNKNOWN_TOPIC_OR_PART,
+            KafkaError._UNKNOWN_TOPIC,
+            KafkaError._MSG_TIMED_OUT,
+        }
+        assert _topics(kafka) == set()
+
+    def test_the_restricted_user_may_do_nothing(self, own_kafka: KafkaServer) -> None:
+        topic = own_kafka.address.topic("orders")
+        who = urlsplit(own_kafka.address.restricted_url)
+        login = {
+            "bootstrap.servers": f"{who.hostname}:{who.port}",
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": who.username or "",
+            "sasl.password": unquote(who.password or ""),
+        }
+
+        with pytest.raises(KafkaException) as caught:
+            _produce(own_kafka.address, topic, b"body", login)
+
+        assert caught.value.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+    @pytest.mark.slow
+    def test_what_was_acknowledged_outlives_a_restart_and_a_crash(self, own_kafka: KafkaServer) -> None:
+        topic = own_kafka.address.topic("kept")
+        _produce(own_kafka.address, topic, b"body")
+        before = own_kafka.pids
+
+        own_kafka.restart()
+        assert own_kafka.pids != before
+        own_kafka.kill()
+        own_kafka.start()
+
+        assert _first_record(own_kafka.address, topic) == (b"key", b"body")
+
+
+def _produce(kafka: Kafka, topic: str, body: bytes, login: Mapping[str, str] | None = None) -> None:
+    """Returns when the record is durable; raises what the broker says if it is not."""
+    refused: list[KafkaError] = []
+    settings = {"bootstrap.servers": kafka.bootstrap, "acks": "all", "message.timeout.ms": 15_000}
+    producer = Producer({**settings, **(login or {})})
+    producer.produce(
+        topic, body, b"key", on_delivery=lambda error, _: refused.append(error) if error else None
+    )
+    producer.flush(30)
+    if refused:
+        raise KafkaException(refused[0])
+
+
+def _first_record(kafka: Kafka, topic: str) -> tuple[object, object]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap,
+            "group.id": kafka.name("readers"),
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        consumer.subscribe([topic])
+        record = consumer.poll(30)
+        assert record is not None
+        assert record.error() is None
+        consumer.commit(message=record, asynchronous=False)
+        return record.key(), record.value()
+    finally:
+        consumer.close()
+
+
+def _topics(kafka: Kafka) -> set[str]:
+    return {name for name in kafka.admin().list_topics(timeout=30).topics if name.startswith(kafka.prefix)}
+
+
+def _groups(kafka: Kafka) -> set[str]:
+    admin = kafka.admin()
+    listed = admin.list_consumer_groups(request_timeout=30).result().valid
+    return {group.group_id for group in listed if group.group_id.startswith(kafka.prefix)}
+
+
 class TestTheEnd:
     """A child process stands for a test run, so that it can be killed."""
 
@@ -284,7 +462,11 @@ class TestTheEnd:
 
     @pytest.mark.parametrize(
         "name",
-        ["postgres", pytest.param("rabbitmq", marks=[pytest.mark.service("rabbitmq"), pytest.mark.slow])],
+        [
+            "postgres",
+            pytest.param("rabbitmq", marks=[pytest.mark.service("rabbitmq"), pytest.mark.slow]),
+            pytest.param("kafka", marks=[pytest.mark.service("kafka"), pytest.mark.slow]),
+        ],
     )
     @pytest.mark.service("postgres")
     def test_a_server_ends_by_itself_when_its_test_run_is_killed(self, name: str) -> None:

@@ -6,12 +6,13 @@ The one rule, the same for every service (`look_for`):
 2. else a program on this machine is started, on free loopback ports, in a directory of its own;
 3. else the test is skipped with the reason, or failed where `REDRIVE_REQUIRE_SERVICES` names the service.
 
-One server of a kind is shared by all workers of a test run (`Run.shared`); a test gets a vhost or a database
-of its own on it. A test that stops or kills a server asks for one of its own (`Run.private`).
+One server of a kind is shared by all workers of a test run (`Run.shared`); a test gets a vhost, a database or
+a prefix of its own on it. A test that stops or kills a server asks for one of its own (`Run.private`).
 
 ===============  =============================================================================
 `rabbitmq.py`    one file per service: what a test talks to, and how the server is started;
 `postgres.py`    a further service is one more such file and one more row in `SERVICES`
+`kafka.py`
 `embedded.py`    our own broker, as a program like the others
 `tools.py`       what tests run beside a service, found and required by the same rule
 `server.py`      what all servers have in common: start, stop, kill, restart
@@ -41,6 +42,7 @@ import pytest
 from redrive.errors import ServiceError
 from tests.services import guard
 from tests.services.embedded import EmbeddedServer
+from tests.services.kafka import Kafka, KafkaServer
 from tests.services.postgres import Postgres, PostgresServer
 from tests.services.rabbitmq import RabbitMQ, RabbitMQServer
 from tests.services.server import A, Server, why_ended
@@ -52,6 +54,8 @@ __all__ = [
     "TOOLS",
     "EmbeddedServer",
     "Given",
+    "Kafka",
+    "KafkaServer",
     "Missing",
     "Postgres",
     "PostgresServer",
@@ -68,7 +72,7 @@ __all__ = [
 
 REQUIRED = "REDRIVE_REQUIRE_SERVICES"
 SERVICES: Mapping[str, type[Server[Any]]] = {
-    row.name: row for row in (RabbitMQServer, PostgresServer, EmbeddedServer)
+    row.name: row for row in (RabbitMQServer, PostgresServer, EmbeddedServer, KafkaServer)
 }
 TOOLS: Mapping[str, Tool] = {row.name: row for row in (AMQPLIB,)}
 

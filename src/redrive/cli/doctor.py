@@ -8,9 +8,7 @@ import click
 from redrive.cli.output import as_json
 from redrive.cli.sources import Place, place_of, place_options
 from redrive.errors import RedriveError, on_one_line
-from redrive.transports.rabbitmq.doctor import Diagnosis, diagnose
-from redrive.transports.rabbitmq.provision import linked, look
-from redrive.transports.rabbitmq.topology import wanted
+from redrive.transports.upkeep import Diagnosis
 
 
 @click.command("doctor")
@@ -31,24 +29,18 @@ def command(
     \b
     Examples:
       redrive doctor --source orders --broker amqp://guest:guest@localhost/
+      redrive doctor --source orders --broker kafka://localhost:9092
       redrive doctor shop.consumers:app --json
       redrive doctor --source orders --broker amqp://localhost/ --management-url http://admin:secret@localhost:15672
     """
     place = place_of(ctx.obj, app, names, broker, management_url)
-    diagnosis = asyncio.run(_diagnose(place))
+    diagnosis = asyncio.run(place.broker.diagnose(place.sources))
     if for_programs:
         click.echo(as_json({"broker": place.broker.place, **diagnosis.as_table()}, indent=2))
     else:
         _tell(place, diagnosis)
     if not diagnosis.healthy:
         raise RedriveError(_summary(place, diagnosis))
-
-
-async def _diagnose(place: Place) -> Diagnosis:
-    topology = wanted(place.sources)
-    async with linked(place.broker) as link:
-        found = await look(link, topology, place.management, guessed=place.guessed)
-    return diagnose(found, place.sources)
 
 
 def _tell(place: Place, diagnosis: Diagnosis) -> None:

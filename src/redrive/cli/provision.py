@@ -10,9 +10,7 @@ import click
 from redrive.cli.output import as_json
 from redrive.cli.sources import Place, place_of, place_options
 from redrive.errors import RedriveError, SettingsError, on_one_line
-from redrive.transports.rabbitmq.plan import Plan, as_table, plan, show
-from redrive.transports.rabbitmq.provision import Applied, apply, linked, look
-from redrive.transports.rabbitmq.topology import wanted
+from redrive.transports.plan import Applied, Plan, as_table, raise_failed, show
 
 
 @click.command("provision")
@@ -37,11 +35,12 @@ def command(
     \b
     Examples:
       redrive provision --source orders --broker amqp://guest:guest@localhost/
+      redrive provision --source orders --broker kafka://localhost:9092
       redrive provision shop.consumers:app
       redrive provision shop.consumers:app --apply --yes
     """
     place = place_of(ctx.obj, app, names, broker, management_url)
-    steps = asyncio.run(_look(place))
+    steps = asyncio.run(place.broker.plan(place.sources))
     if not for_programs:
         _tell(place, steps, applied=applied)
     done: list[Applied] = []
@@ -52,25 +51,16 @@ def command(
         click.echo(as_json(_as_table(place, steps, done), indent=2))
     elif applied:
         _tell_end(steps, done)
-    for step in done:
-        if step.error is not None:
-            raise type(step.error)(f"{step.item.kind} {step.item.name} cannot be made: {step.error}")
+    raise_failed(done)
     if applied and (left := steps.of("differs")):
         raise RedriveError(f"{len(left)} of what is there is otherwise than wanted, and was left as it is")
 
 
-async def _look(place: Place) -> Plan:
-    topology = wanted(place.sources)
-    async with linked(place.broker) as link:
-        return plan(await look(link, topology, place.management, guessed=place.guessed), topology)
-
-
 async def _apply(place: Place, steps: Plan, tell: Callable[[Applied], None]) -> list[Applied]:
     done: list[Applied] = []
-    async with linked(place.broker) as link:
-        async for step in apply(link.channel, steps):
-            done.append(step)
-            tell(step)
+    async for step in place.broker.apply(steps):
+        done.append(step)
+        tell(step)
     return done
 
 

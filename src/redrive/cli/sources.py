@@ -17,12 +17,7 @@ from redrive.app import App, load_app, sources_of
 from redrive.errors import SettingsError, use_instead
 from redrive.settings import SourceSettings, load
 from redrive.transports.base import Source
-from redrive.transports.rabbitmq.management import (
-    ManagementUrl,
-    guess_management_url,
-    parse_management_url,
-)
-from redrive.transports.rabbitmq.url import BrokerUrl, parse_url
+from redrive.transports.upkeep import Upkeep, upkeep_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,9 +26,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Sources, and where they are."""
 
     sources: tuple[Source, ...]
-    broker: BrokerUrl
-    management: ManagementUrl
-    guessed: bool  # nobody said where the management API is
+    broker: Upkeep
 
 
 def place_options(command: F) -> F:
@@ -43,9 +36,13 @@ def place_options(command: F) -> F:
         click.option(
             "--management-url",
             metavar="URL",
-            help="The management API; without it the broker's host, port 15672, same user.",
+            help="The management API of a RabbitMQ; without it the broker's host, port 15672, same user.",
         ),
-        click.option("--broker", metavar="URL", help="The broker: amqp://user:password@host:5672/vhost."),
+        click.option(
+            "--broker",
+            metavar="URL",
+            help="The broker: amqp://user:password@host:5672/vhost or kafka://host:9092.",
+        ),
         click.option(
             "--source", "names", metavar="NAME", multiple=True, help="Only this source; can be repeated."
         ),
@@ -66,23 +63,15 @@ def place_of(
         meant.use(path=config)
     url = broker or meant.broker_url
     if url is None:
-        raise SettingsError("the application has no broker with a URL; give --broker amqp://host/vhost")
-    parsed = parse_url(url)
+        raise SettingsError(
+            "the application has no broker with a URL; give --broker amqp://host/vhost or kafka://host"
+        )
     # What the settings say of the management API, they say of their own broker.
     at = management_url or (meant.settings.broker.management_url if broker is None else None)
     return Place(
         sources=_chosen(meant, names, strict=app is not None),
-        broker=parsed,
-        management=_management(at, parsed) if at else guess_management_url(parsed),
-        guessed=not at,
+        broker=upkeep_of(url, at),
     )
-
-
-def _management(url: str, broker: BrokerUrl) -> ManagementUrl:
-    """Where it was said to be. Who vouches for the broker's certificate, vouches for this one too."""
-    at = parse_management_url(url)
-    both = at.tls is not None and broker.tls is not None
-    return msgspec.structs.replace(at, tls=broker.tls) if both else at
 
 
 def _chosen(app: App, names: Sequence[str], *, strict: bool) -> tuple[Source, ...]:

@@ -35,14 +35,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from redrive.transports.base import Source
+from redrive.transports.finding import PROVISION, Diagnosis, Finding, Severity
 from redrive.transports.rabbitmq.doctor_way import dead_letter_queue, fleeting, milliseconds, quoted, ways
-from redrive.transports.rabbitmq.finding import WORST_FIRST, Diagnosis, Finding, Severity
 from redrive.transports.rabbitmq.found import Access, Found, FoundQueue
-from redrive.transports.rabbitmq.mend import PROVISION, allow, replace_queue, set_policy, unset_policy
+from redrive.transports.rabbitmq.mend import allow, replace_queue, set_policy, unset_policy
 from redrive.transports.rabbitmq.plan import queue_differences
 from redrive.transports.rabbitmq.topology import Queue, delivery_limit, wanted
-
-__all__ = ["Diagnosis", "Finding", "Severity", "diagnose"]
 
 _OWN_DELIVERY_LIMIT: Final = (4,)  # from this version on, RabbitMQ has a limit if nobody sets one
 
@@ -51,9 +49,7 @@ def diagnose(found: Found, sources: Sequence[Source]) -> Diagnosis:
     """Every fault that can be seen."""
     told = [finding for source in sources for rule in RULES for finding in rule(found, source)]
     told += _alarms(found)
-    once = [finding for at, finding in enumerate(told) if finding not in told[:at]]
-    once.sort(key=lambda finding: WORST_FIRST.index(finding.severity))
-    return Diagnosis(findings=tuple(once), unseen=found.unseen)
+    return Diagnosis.of(told, found.unseen)
 
 
 # --- the work queue ---------------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ from datetime import timedelta
 
 from redrive.rules import format_duration
 from redrive.transports.base import Source
-from redrive.transports.rabbitmq.finding import Finding
+from redrive.transports.finding import PROVISION, Finding
 from redrive.transports.rabbitmq.found import Found, FoundQueue
-from redrive.transports.rabbitmq.mend import PROVISION, bind, replace_queue, unset_policy
+from redrive.transports.rabbitmq.mend import bind, replace_queue, unset_policy
 from redrive.transports.rabbitmq.topology import ANY_KEY
 
 # --- from the work queue to the dead letters ------------------------------------------------------------

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
+from redrive.transports.finding import PROVISION
 from redrive.transports.rabbitmq.found import DEFAULT_EXCHANGE, Access, Found, FoundQueue, Permissions
 
-PROVISION: Final = "redrive provision --apply"
 _ABOVE_UNKNOWN: Final = 100  # a policy that cannot be seen has most likely a lower priority than this
 
 

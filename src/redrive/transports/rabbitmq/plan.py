@@ -1,22 +1,18 @@
-"""What has to be made on the broker, what is there already, and what is there but otherwise than wanted?
+"""What has to be made on a RabbitMQ, what is there already, and what is there but otherwise than wanted?
 
-`plan` compares what is wanted with what was found, item by item; `show` tells it to people and `as_table` to programs.
-The rule: only what is missing is ever made. What differs is told with the way to mend it, and left alone, because
-RabbitMQ changes no queue in place and redrive deletes nothing.
+`plan` compares what is wanted with what was found, item by item. What differs is told with the way to mend it, and left
+alone, because RabbitMQ changes no queue in place and redrive deletes nothing.
 
 A setting that a policy gives counts as if it were an argument. Nothing here asks a broker; `provision` does.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final
 
-import msgspec
-
+from redrive.transports.plan import Difference, Item, Plan
 from redrive.transports.rabbitmq.found import Found, FoundExchange, FoundQueue
 from redrive.transports.rabbitmq.mend import replace_queue, set_policy, unset_policy
 from redrive.transports.rabbitmq.topology import ANY_KEY, Binding, Exchange, Queue, Role, Topology
-
-State: TypeAlias = Literal["same", "missing", "differs", "unseen"]
 
 # What a queue of this role must not have, because it would lose or hide messages by it.
 _LIMITS: Final = ("message-ttl", "max-length", "max-length-bytes", "expires")
@@ -28,62 +24,16 @@ FORBIDDEN: Final[dict[Role, tuple[str, ...]]] = {
 _BY_POLICY: Final = frozenset({"dead-letter-exchange", "dead-letter-routing-key", "delivery-limit"})
 
 
-class Difference(msgspec.Struct, frozen=True):
-    """What is otherwise: None where there is nothing, or should be nothing."""
-
-    what: str
-    found: object
-    wanted: object
-
-
-class Item(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wanted, and how it stands."""
-
-    wanted: Queue | Exchange | Binding
-    state: State
-    differences: tuple[Difference, ...] = ()
-    mend: str = ""
-
-    @property
-    def kind(self) -> str:
-        """`queue`, `exchange` or `binding`."""
-        return type(self.wanted).__name__.lower()
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        if isinstance(self.wanted, Binding):
-            return f"{self.wanted.exchange} → {self.wanted.destination}"
-        return self.wanted.name
-
-
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is wanted, in the order in which it can be made, and what could not be seen."""
-
-    vhost: str
-    items: tuple[Item, ...]
-    unseen: tuple[str, ...] = ()
-
-    def of(self, *states: State) -> tuple[Item, ...]:
-        """The items that stand so."""
-        return tuple(item for item in self.items if item.state in states)
-
-    @property
-    def to_make(self) -> tuple[Item, ...]:
-        """What is missing, and bindings that cannot be seen: to make one again changes nothing."""
-        return tuple(
-            item
-            for item in self.items
-            if item.state == "missing" or (item.state == "unseen" and item.kind == "binding")
-        )
-
-
 def plan(found: Found, wanted: Topology) -> Plan:
     """How everything that is wanted stands."""
     exchanges = [_exchange(found, exchange, wanted) for exchange in wanted.exchanges]
     queues = [_queue(found, queue) for queue in wanted.queues]
     bindings = [_binding(found, binding) for binding in wanted.bindings]
-    return Plan(vhost=found.vhost, items=tuple(in_order(exchanges, queues, bindings)), unseen=found.unseen)
+    return Plan(
+        about={"vhost": found.vhost},
+        items=tuple(in_order(exchanges, queues, bindings)),
+        unseen=found.unseen,
+    )
 
 
 def in_order(exchanges: Iterable[Item], queues: Iterable[Item], bindings: Iterable[Item]) -> Iterator[Item]:
@@ -200,61 +150,3 @@ def _binding(found: Found, wanted: Binding) -> Item:
     # Another key is as good where the message gets there anyhow.
     reached = exchange is not None and wanted.destination in found.routes(wanted.exchange, wanted.routing_key)
     return Item(wanted=wanted, state="same" if reached else "missing")
-
-
-# --- told ---------------------------------------------------------------------------------------------------
-
-_MARKS: Final[dict[State, str]] = {"same": "=", "missing": "+", "differs": "~", "unseen": "?"}
-
-
-def show(plan: Plan) -> Iterator[str]:
-    """The plan in lines for people: `+` will be made, `~` differs, `=` is as wanted, `?` exists and is not seen."""
-    for item in plan.items:
-        yield f"{_MARKS[item.state]} {item.kind:<9}{item.name}{_details(item)}"
-        for each in item.differences:
-            yield f"    {each.what} is {_value(each.found)}, wanted is {_value(each.wanted)}"
-        if item.mend:
-            yield f"    mend: {item.mend}"
-
-
-def _details(item: Item) -> str:
-    if item.state == "unseen" and item.kind == "binding":
-        return "  (not seen; it is made again, which changes nothing if it is there)"
-    if item.state != "missing":
-        return ""
-    if isinstance(item.wanted, Queue):
-        arguments = {name: value for name, value in item.wanted.arguments.items() if name != "x-queue-type"}
-        told = [item.wanted.type, *(f"{name}={_value(value)}" for name, value in arguments.items())]
-        return f"  ({', '.join(told)})"
-    if isinstance(item.wanted, Exchange):
-        return f"  ({item.wanted.type})"
-    return f"  (key {_value(item.wanted.routing_key)})"
-
-
-def _value(value: object) -> str:
-    if value is None:
-        return "unset"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return f'"{value}"' if isinstance(value, str) and (not value or " " in value) else str(value)
-
-
-def as_table(plan: Plan) -> dict[str, Any]:
-    """The plan as plain values, for programs."""
-    return {
-        "vhost": plan.vhost,
-        "missing": len(plan.of("missing")),
-        "differs": len(plan.of("differs")),
-        "items": [
-            {
-                "kind": item.kind,
-                "name": item.name,
-                "state": item.state,
-                "wanted": msgspec.to_builtins(item.wanted),
-                "differences": [msgspec.to_builtins(each) for each in item.differences],
-                "mend": item.mend,
-            }
-            for item in plan.items
-        ],
-        "unseen": list(plan.unseen),
-    }

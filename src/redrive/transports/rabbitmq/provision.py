@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -25,13 +25,14 @@ from redrive.errors import (
     SourceMissingError,
     TransportError,
 )
+from redrive.transports.plan import Applied, Item, Plan, raise_failed
 from redrive.transports.rabbitmq import management
 from redrive.transports.rabbitmq.channel import Channel
 from redrive.transports.rabbitmq.found import Found, FoundExchange, FoundQueue, version_of
 from redrive.transports.rabbitmq.link import Link, connect
 from redrive.transports.rabbitmq.management import ManagementUrl
-from redrive.transports.rabbitmq.plan import Item, Plan, plan
-from redrive.transports.rabbitmq.topology import Exchange, Queue, Topology
+from redrive.transports.rabbitmq.plan import plan
+from redrive.transports.rabbitmq.topology import Binding, Exchange, Queue, Topology
 from redrive.transports.rabbitmq.url import BrokerUrl
 
 OpenChannel: TypeAlias = Callable[[], AbstractAsyncContextManager[Channel]]
@@ -164,14 +165,6 @@ def _text(value: object) -> str:
 # --- making ---------------------------------------------------------------------------------------------------
 
 
-class Applied(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of an item of a plan."""
-
-    item: Item
-    result: Literal["made", "there", "failed"]  # there: somebody else has made it in the meantime
-    error: TransportError | None = None
-
-
 async def apply(open_channel: OpenChannel, steps: Plan) -> AsyncIterator[Applied]:
     """Make what is missing, in order. It ends at the first failure: a work queue is not made without its rear."""
     for item in steps.to_make:
@@ -198,16 +191,17 @@ async def make_missing(open_channel: OpenChannel, topology: Topology) -> tuple[I
     """Make what is missing and tell what that was; a `TransportError` says what cannot be made."""
     steps = plan(await look_over_amqp(open_channel, topology), topology)
     done = [step async for step in apply(open_channel, steps)]
-    for step in done:
-        if step.error is not None:
-            raise type(step.error)(f"{step.item.kind} {step.item.name} cannot be made: {step.error}")
+    raise_failed(done)
     return tuple(step.item for step in done if step.result == "made")
 
 
 def _declaration(item: Item) -> m.Method:
-    wanted = item.wanted
-    if isinstance(wanted, Exchange):
-        return m.ExchangeDeclare(wanted.name, wanted.type, durable=wanted.durable)
-    if isinstance(wanted, Queue):
-        return m.QueueDeclare(wanted.name, durable=wanted.durable, arguments=wanted.arguments)
-    return m.QueueBind(wanted.destination, wanted.exchange, wanted.routing_key)
+    match item.wanted:
+        case Exchange() as exchange:
+            return m.ExchangeDeclare(exchange.name, exchange.type, durable=exchange.durable)
+        case Queue() as queue:
+            return m.QueueDeclare(queue.name, durable=queue.durable, arguments=queue.arguments)
+        case Binding() as binding:
+            return m.QueueBind(binding.destination, binding.exchange, binding.routing_key)
+        case other:
+            raise AssertionError(f"RabbitMQ has no {other.kind}")

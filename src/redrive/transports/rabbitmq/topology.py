@@ -10,12 +10,13 @@ Everything here is a value; nothing is asked of a broker. `plan` compares it wit
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Final, Literal, TypeAlias, TypeVar
+from typing import ClassVar, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from redrive.errors import SettingsError
 from redrive.transports.base import Source
+from redrive.transports.plan import Thing, told
 from redrive.transports.rabbitmq.names import STEPS, delay_queue
 
 Arguments: TypeAlias = Mapping[str, object]
@@ -26,36 +27,71 @@ ANY_KEY: Final = "#"  # a fanout does not look at it, and on a topic exchange it
 _LONGEST_NAME: Final = 255
 
 
-class Queue(msgspec.Struct, frozen=True, kw_only=True):
+class Queue(Thing, frozen=True, kw_only=True):
     """A queue that is wanted, and what for."""
 
+    kind: ClassVar = "queue"
     name: str
     role: Role
     durable: bool = True
-    arguments: Arguments = {}
+    arguments: Arguments = msgspec.field(default_factory=dict)
 
     @property
     def type(self) -> str:
         """`quorum` or `classic`."""
         return str(self.arguments.get("x-queue-type", "classic"))
 
+    @property
+    def title(self) -> str:
+        """Its name."""
+        return self.name
 
-class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    @property
+    def details(self) -> tuple[str, ...]:
+        """Its type and its arguments."""
+        arguments = (each for each in self.arguments.items() if each[0] != "x-queue-type")
+        return (self.type, *(f"{name}={told(value)}" for name, value in arguments))
+
+
+class Exchange(Thing, frozen=True, kw_only=True):
     """An exchange that is wanted."""
 
+    kind: ClassVar = "exchange"
     name: str
     type: str = "fanout"
     durable: bool = True
 
+    @property
+    def title(self) -> str:
+        """Its name."""
+        return self.name
 
-class Binding(msgspec.Struct, frozen=True, kw_only=True):
+    @property
+    def details(self) -> tuple[str, ...]:
+        """Its type."""
+        return (self.type,)
+
+
+class Binding(Thing, frozen=True, kw_only=True):
     """What leads from an exchange to a queue, or to another exchange."""
 
+    kind: ClassVar = "binding"
+    harmless_again: ClassVar = True
     exchange: str
     destination: str
     routing_key: str = ""
     to: Literal["queue", "exchange"] = "queue"
-    arguments: Arguments = {}
+    arguments: Arguments = msgspec.field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """Its two ends."""
+        return f"{self.exchange} → {self.destination}"
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        """The key it is for."""
+        return (f"key {told(self.routing_key)}",)
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from redrive.transports.base import Source
+from redrive.transports.plan import Item, as_table, show
 from redrive.transports.rabbitmq.found import (
     Found,
     FoundExchange,
@@ -19,7 +20,7 @@ from redrive.transports.rabbitmq.found import (
     version_of,
 )
 from redrive.transports.rabbitmq.mend import allow, exactly, set_policy
-from redrive.transports.rabbitmq.plan import Item, as_table, plan, show
+from redrive.transports.rabbitmq.plan import plan
 from redrive.transports.rabbitmq.topology import Binding, Topology, wanted
 
 ORDERS = Source(name="orders")

@@ -1,14 +1,16 @@
 """What is a fault, and what are all of them together?
 
-Values only; `doctor` has the rules. The word that names a rule is stable: programs may ask for it.
+Values only; each broker's `doctor` has its rules. The word that names a rule is stable: programs may ask for it.
 """
 
-from typing import Any, Final, Literal, TypeAlias
+from collections.abc import Iterable
+from typing import Any, Final, Literal, Self, TypeAlias
 
 import msgspec
 
 Severity: TypeAlias = Literal["error", "warning", "info"]
 WORST_FIRST: Final[tuple[Severity, ...]] = ("error", "warning", "info")
+PROVISION: Final = "redrive provision --apply"  # what mends whatever is merely missing
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +29,12 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     findings: tuple[Finding, ...]
     unseen: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, told: Iterable[Finding], unseen: tuple[str, ...]) -> Self:
+        """Each fault once, however many sources have it."""
+        once = sorted(dict.fromkeys(told), key=lambda finding: WORST_FIRST.index(finding.severity))
+        return cls(findings=tuple(once), unseen=unseen)
 
     @property
     def healthy(self) -> bool:
