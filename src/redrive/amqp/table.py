@@ -85,10 +85,7 @@ def _read_table(data: bytes, pos: int, end: int, depth: int) -> dict[str, object
         if pos >= end:
             raise FrameSyntaxError("a field name reaches beyond its table")
         name = data[start:pos]
-        try:
-            key = name.decode()
-        except UnicodeDecodeError:
-            key = name.decode("utf-8", "surrogateescape")
+        key = _KEYS.get(name) or _key(name)
         # Long strings are most of what headers hold; they are worth the repetition.
         if data[pos] == _S:
             (size,) = _U32.unpack_from(data, pos + 1)
@@ -107,6 +104,22 @@ def _read_table(data: bytes, pos: int, end: int, depth: int) -> dict[str, object
     if pos != end:
         raise FrameSyntaxError("a value reaches beyond its table")
     return table
+
+
+# Names of fields are few and come again and again: one string for each, whose hash is known from the first time on.
+_KEYS: Final[dict[bytes, str]] = {}
+_MOST_KEYS: Final = 1024
+_LONGEST_KEY: Final = 64
+
+
+def _key(name: bytes) -> str:
+    try:
+        key = name.decode()
+    except UnicodeDecodeError:
+        return name.decode("utf-8", "surrogateescape")
+    if len(_KEYS) < _MOST_KEYS and len(name) <= _LONGEST_KEY:
+        _KEYS[name] = key
+    return key
 
 
 def _read_array(data: bytes, pos: int, end: int, depth: int) -> list[object]:

@@ -96,15 +96,20 @@ class Reader:
             told.error_text or _BROKERS_WORDS.get(told.reason or "", "") or told.reason or "nothing is told"
         )
         kind, retryable, rule, retry_after = self._classified(told, now)
+        stack, redactor = told.stack, self._redactor
+        if told.redacted != redactor.name:  # else whoever wrote it has hidden the same
+            text = redactor.clean_error(error_type, text)
+            stack = None if stack is None else redactor.clean(stack)
         return Failure(
             error_type=self._clean_name(error_type),
-            text=self._redactor.clean_error(error_type, text),
+            text=text,
             at=min(told.failed_at or _died_at(told) or now, now),
             kind=kind,
             retryable=retryable,
             rule=rule,
-            stack=None if told.stack is None else self._redactor.clean(told.stack),
+            stack=stack,
             retry_after=retry_after,
+            redacted=redactor.name,
         )
 
     def _classified(self, told: Told, now: datetime) -> tuple[Kind, bool, str, timedelta | None]:

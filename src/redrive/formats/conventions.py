@@ -109,14 +109,18 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 def recognised(
-    message: Message, headers: Mapping[str, HeaderValue], table: Table = BUILT_IN
+    message: Message,
+    headers: Mapping[str, HeaderValue],
+    table: Table = BUILT_IN,
+    *,
+    in_bodies: bool = True,
 ) -> Iterator[Facts]:
     """What those conventions tell that recognise the message, in their order.
 
-    `headers` are the message's by name; of those that share one, the last.
+    `headers` are the message's by name; of those that share one, the last. `in_bodies`: its body is looked at as well.
     """
     body: Mapping[str, object] | None = None
-    for row in table.concerned(headers, message.body):
+    for row in table.concerned(headers, message.body if in_bodies else None):
         values: Mapping[str, object] = headers
         if row.convention.in_body:
             if body is None:

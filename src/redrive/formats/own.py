@@ -56,6 +56,7 @@ _OF_THE_DEATH: Final = (
     "consumer-group",
     "cpu",
     "memory",
+    "redacted",
     "stack",
 )
 # What transports add while a message is on its way; `redrive-original-*` belongs here too.
@@ -80,6 +81,7 @@ class OwnDeath(msgspec.Struct, frozen=True, kw_only=True):
     retry_after: timedelta | None = None
     stack: str | None = None
     group: str | None = None  # the failure's fingerprint, made of what stood there before anything was cut
+    redacted: str | None = None  # by which rules its texts were cleaned
     # how often and when
     retry_count: int | None = None
     delivery_count: int | None = None
@@ -114,6 +116,7 @@ class OwnDeath(msgspec.Struct, frozen=True, kw_only=True):
             rule=self.rule,
             stack=self.stack,
             retry_after=self.retry_after,
+            redacted=self.redacted,
         )
 
     @property
@@ -169,6 +172,7 @@ def write(letter: DeadLetter, delivery_count: int | None) -> Headers:
         "consumer-group": _name(origin.group),
         "cpu": None if letter.system_state is None else f"{letter.system_state.cpu_usage:.3f}",
         "memory": None if letter.system_state is None else f"{letter.system_state.memory_usage:.3f}",
+        "redacted": failure.redacted,
         "stack": None if failure.stack is None else _end(failure.stack, LONGEST_STACK),
     }
     return Headers([(_NAMES[name], value) for name, value in values.items() if value is not None])
@@ -181,7 +185,7 @@ def strip(headers: Headers) -> Headers:
     redriven, and its next death is known by them (E5).
     """
     kept = [pair for pair in headers if pair[0] not in _ADDED and not pair[0].startswith(_ORIGINAL)]
-    return Headers(kept) if len(kept) < len(headers) else headers
+    return Headers.of(kept) if len(kept) < len(headers) else headers
 
 
 def _iso(at: datetime) -> str:
@@ -300,6 +304,7 @@ _READ: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
         ("consumer-group", "consumer_group", fields.text),
         ("cpu", "cpu", fields.fraction),
         ("memory", "memory", fields.fraction),
+        ("redacted", "redacted", fields.text),
         ("stack", "stack", fields.text),
     )
 }

@@ -48,6 +48,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     rule: str | None = None
     retry_after: timedelta | None = None
     group: str | None = None  # the failure's fingerprint, by whoever saw the error whole
+    redacted: str | None = None  # by which rules its texts were cleaned before they were written
     # where
     source: str | None = None
     exchange: str | None = None
@@ -119,7 +120,8 @@ def _marks(message: Message, table: Table) -> _Marks:
     journeyed = x_death.recognises(headers)
     journey = x_death.read(headers) if journeyed else _NO_JOURNEY
     death = own.read(message.headers)
-    found = list(recognised(message, headers, table))
+    # What redrive has written on is no record with a body of somebody else's making.
+    found = list(recognised(message, headers, table, in_bodies=death is None))
     within = None
     if not (death or found or journeyed) and onex.recognises(message.body, message.headers):
         within = onex.read(message.body, message.headers)
@@ -189,6 +191,7 @@ def _by_redrive(death: OwnDeath, journey: Journey) -> Told:
         rule=death.rule,
         retry_after=death.retry_after,
         group=death.group,
+        redacted=death.redacted,
         source=death.source,
         exchange=death.exchange,
         routing_key=death.routing_key,

@@ -47,6 +47,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     rule: str | None = None  # the name of the rule that decided kind and retryable (A2)
     stack: str | None = None
     retry_after: timedelta | None = None  # how long whoever refused it asked to wait
+    redacted: str | None = None  # the name of the `Redactor` that cleaned its texts, if one has
 
     @property
     def fingerprint(self) -> str:

@@ -65,8 +65,8 @@ class Headers(Sequence[tuple[str, HeaderValue]]):
         )
 
     @classmethod
-    def _of(cls, pairs: Iterable[tuple[str, HeaderValue]]) -> Self:
-        """Headers of pairs that were in headers before: they need no second look."""
+    def of(cls, pairs: Iterable[tuple[str, HeaderValue]]) -> Self:
+        """Headers of pairs that are known to be right, as those of a decoder or of other headers: not looked at."""
         made = cls.__new__(cls)
         made._pairs = tuple(pairs)  # noqa: SLF001  it is one of ours
         return made
@@ -76,7 +76,7 @@ class Headers(Sequence[tuple[str, HeaderValue]]):
     @overload
     def __getitem__(self, index: slice) -> "Headers": ...
     def __getitem__(self, index: int | slice) -> "tuple[str, HeaderValue] | Headers":
-        return Headers._of(self._pairs[index]) if isinstance(index, slice) else self._pairs[index]
+        return Headers.of(self._pairs[index]) if isinstance(index, slice) else self._pairs[index]
 
     def __len__(self) -> int:
         return len(self._pairs)
@@ -134,7 +134,7 @@ class Headers(Sequence[tuple[str, HeaderValue]]):
 
     def without(self, *names: str) -> Self:
         """A copy in which none of these names occurs."""
-        return self._of([pair for pair in self._pairs if pair[0] not in names])
+        return self.of([pair for pair in self._pairs if pair[0] not in names])
 
 
 EMPTY: Final = Headers()

@@ -19,6 +19,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from hashlib import blake2b
 from typing import Literal, NamedTuple, get_args
 
 from redrive.errors import SettingsError
@@ -33,6 +34,7 @@ _KIND = re.compile(r"[a-z][a-z0-9_\-]{0,39}")
 _DIGITS = "9 digits"  # stands for `_MANY_DIGITS` among the stems
 _LINES = 4096  # harmless lines that are remembered
 _LONGEST_LINE = 400  # of those
+_VERSION = 1  # to be raised when a check or the search itself comes to hide more
 _PASSES = 8  # real text settles after two; text made to need more is given up as a whole
 
 
@@ -75,6 +77,8 @@ class Redactor:
     terms: Sequence[str] = field(default=(), hash=False)
     keep: Sequence[str] = field(default=(), hash=False)
     off: Sequence[str] = field(default=(), hash=False)
+    # Redactors of the same name hide the same: what one of them has cleaned, another need not look at.
+    name: str = field(init=False, repr=False, compare=False)
     _rules: tuple[_Ready, ...] = field(init=False, repr=False, compare=False)
     _stems: tuple[str, ...] = field(init=False, repr=False, compare=False)
     _exact_stems: tuple[str, ...] = field(init=False, repr=False, compare=False)
@@ -97,6 +101,11 @@ class Redactor:
             rules.append(_Ready("term", ("",), re.compile(words, re.IGNORECASE), 0))
         kinds = "|".join(sorted({re.escape(rule.kind) for rule in rules}))
         keep = re.compile(_literals("keep", self.keep)) if self.keep else None
+        looked_for = [(rule.kind, rule.stems, rule.pattern.pattern) for rule in rules]
+        told = repr((_VERSION, self.mode, looked_for, keep and keep.pattern)).encode(
+            "utf-8", "backslashreplace"
+        )
+        object.__setattr__(self, "name", blake2b(told, digest_size=6).hexdigest())
         object.__setattr__(self, "_rules", tuple(rules))
         stems = {stem for rule in rules for stem in rule.stems}
         always = frozenset(stems & {""})

@@ -36,6 +36,7 @@ def judged(
         rule=found.rule,
         stack="".join(_cleaned(redactor, part) for part in stack_parts(error)),
         retry_after=found.retry_after,
+        redacted=redactor.name,
     )
     return failure, found
 

@@ -7,6 +7,7 @@ from enum import StrEnum
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from redrive.amqp import table
 from redrive.amqp.errors import FrameSyntaxError, MisuseError
 from redrive.amqp.table import (
     decode_bare_table,
@@ -297,3 +298,14 @@ def test_a_key_must_be_a_short_string() -> None:
         encode_table({"k" * 256: 1})
     with pytest.raises(MisuseError):
         encode_table({1: 1})  # type: ignore[dict-item]
+
+
+def test_names_are_the_same_string_each_time_and_only_so_many_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(table, "_KEYS", {})
+    monkeypatch.setattr(table, "_MOST_KEYS", 2)
+    for _ in range(2):
+        for name in ("one", "two", "three", "x" * 100, "\udcff", ""):
+            assert decode_table(encode_table({name: 1}))[0] == {name: 1}
+    assert set(table._KEYS) == {b"one", b"two"}

@@ -36,6 +36,22 @@ def dead(**failure: Any) -> dict[str, HeaderValue]:
     return dict(own.write(a_letter(failure=a_failure(at=NOW - timedelta(minutes=1), **failure)), 3))
 
 
+def test_what_the_same_redactor_has_cleaned_is_not_cleaned_again() -> None:
+    failure = {"text": "password=hunter2hunter2", "stack": "ValueError: password=hunter2hunter2"}
+    ours = read(dead(**failure, redacted=Redactor().name))
+    assert "hunter2" in ours.failure.text, "whoever says so must have cleaned it"
+    for other in (
+        None,
+        "",
+        Redactor(off=["card"]).name,
+        Redactor(terms=["shop"]).name,
+        Redactor("whole").name,
+    ):
+        letter = read(dead(**failure, redacted=other))
+        assert "hunter2" not in f"{letter.failure.text}{letter.failure.stack}{letter.error_text}"
+        assert letter.failure.redacted == Redactor().name
+
+
 def test_the_group_is_the_one_that_the_consumer_found_even_where_a_stack_was_cut() -> None:
     frames = 'Traceback:\n  File "/app/orders.py", line 3, in ship\n'
     long = frames + "".join(f'  File "/app/site-packages/lib.py", line {n}, in call\n' for n in range(2000))

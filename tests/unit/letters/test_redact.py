@@ -368,3 +368,16 @@ def test_only_harmless_lines_are_remembered_and_not_for_ever(monkeypatch: pytest
     assert redactor._harmless == {"one", "two", "three"}
     redactor.clean("four")
     assert redactor._harmless == {"four"}
+
+
+def test_redactors_that_hide_the_same_have_the_same_name_and_others_have_not() -> None:
+    different = [
+        Redactor(),
+        Redactor(mode="whole"),
+        Redactor(extra={"order": r"order-\d+"}),
+        Redactor(terms=["shop"]),
+        Redactor(keep=["shop"]),
+        Redactor(off=["card"]),
+    ]
+    assert len({redactor.name for redactor in different}) == len(different)
+    assert Redactor(terms=["shop"]).name == Redactor(terms=["shop"]).name

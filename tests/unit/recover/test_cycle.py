@@ -72,6 +72,7 @@ async def test_five_cycles_are_one_record_with_five_attempts_that_has_failed() -
     assert [attempt.result for attempt in whole.attempts] == ["failed"] * 5
     assert whole.message.headers == Headers({"x-tenant": "north"}), "no marks pile up"
     assert len(handler.seen) == 6
+    assert world.collector.counts.exhausted == 1
 
 
 async def test_the_waits_of_the_immediate_strategy_grow() -> None:

@@ -135,7 +135,10 @@ def unseal(properties: bytes, source: str) -> Unsealed:
     """
     if _OURS not in properties and _COUNTED not in properties:
         return Unsealed(properties)
-    if not any(trace in properties for trace in _TRACES):
+    for trace in _TRACES:
+        if trace in properties:
+            break
+    else:
         return Unsealed(properties)
     try:
         return _unseal(properties, source)

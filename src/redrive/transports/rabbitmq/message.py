@@ -88,7 +88,7 @@ def to_message(properties: bytes, body: bytes) -> Message:
 
 
 def _headers(table: FieldTable) -> Headers:
-    return Headers(
+    return Headers.of(
         [
             (name, value if type(value) in _AS_IT_IS else _from_wire(value))  # type: ignore[misc]  # of these types
             for name, value in table.items()
