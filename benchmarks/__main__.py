@@ -8,7 +8,9 @@ import sys
 BENCHMARKS = {
     "broker": "benchmarks.broker",
     "consume": "benchmarks.consume",
+    "kafka": "benchmarks.kafka",
     "recover": "benchmarks.recover",
+    "store-postgres": "benchmarks.store_postgres",
     "store-sqlite": "benchmarks.store_sqlite",
 }
 

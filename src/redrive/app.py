@@ -55,6 +55,7 @@ _OF_SOURCE = (
     "dead_letter_exchange",
     "dead_letter_routing_key",
     "queue_type",
+    "group",
 )
 
 
@@ -114,6 +115,7 @@ class App:
         dead_letter_exchange: str | None = None,
         dead_letter_routing_key: str | None = None,
         queue_type: Literal["quorum", "classic"] | None = None,
+        group: str | None = None,
         best_effort: bool | None = None,
         flood: FloodOptions | Literal[False] | None = None,
     ) -> Callable[[F], F]:

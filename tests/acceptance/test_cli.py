@@ -352,8 +352,14 @@ def test_a_store_in_memory_is_whole(redrive: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("sqlit:x.db", "is not a store; write sqlite:FILE, postgresql://… or memory:; did you mean 'sqlite'?"),
-        ("postgressql://u:secret@x", "store.url = 'postgressql://u:[REDACTED:url-password]@x' is not a store"),
+        (
+            "sqlit:x.db",
+            "is not a store; write sqlite:FILE, postgresql://… or memory:; did you mean 'sqlite'?",
+        ),
+        (
+            "postgressql://u:secret@x",
+            "store.url = 'postgressql://u:[REDACTED:url-password]@x' is not a store",
+        ),
         ("sqlite:", "store.url = 'sqlite:' is not a store"),
         ("memory:x", "is not a store"),
         ("redrive.db", "is not a store"),

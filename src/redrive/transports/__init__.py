@@ -1,7 +1,7 @@
 """How are messages received from a broker, settled, and sent to it? One seam, whatever the broker.
 
 `base` is the contract in prose; `memory` is its executable specification; `rabbitmq` speaks AMQP 0-9-1 to RabbitMQ
-and to the embedded broker. `open_transport` finds the one that a URL names.
+and to the embedded broker, `kafka` speaks to Kafka. `open_transport` finds the one that a URL names.
 """
 
 from redrive.clock import Clock, SystemClock
@@ -46,6 +46,13 @@ def open_transport(url: str, clock: Clock | None = None) -> Transport:
         from redrive.transports.rabbitmq import RabbitTransport  # noqa: PLC0415
 
         return RabbitTransport(url, clock)
-    raise SettingsError(
-        f"broker URL: no broker is called '{scheme}'{use_instead(scheme, ('amqp', 'amqps', 'memory'))}"
-    )
+    if scheme in ("kafka", "kafkas"):
+        try:
+            from redrive.transports.kafka import KafkaTransport  # noqa: PLC0415
+        except ImportError as error:
+            if error.name != "confluent_kafka":
+                raise
+            raise SettingsError("broker URL: Kafka needs confluent-kafka; install redrive[kafka]") from None
+        return KafkaTransport(url, clock)
+    known = ("amqp", "amqps", "kafka", "kafkas", "memory")
+    raise SettingsError(f"broker URL: no broker is called '{scheme}'{use_instead(scheme, known)}")

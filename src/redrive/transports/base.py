@@ -67,6 +67,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     survives_restart: bool = True  # messages outlive the broker's process
     locks: bool = False  # a delivery is held by a lock that has to be renewed
     sessions: bool = False  # deliveries of one session come in order to one receiver
+    partitions: bool = False  # a source is shared by its partitions, and has an order within each alone
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,11 +82,12 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter_exchange: str | None = None  # RabbitMQ only; None: `{name}.dlx`
     dead_letter_routing_key: str | None = None  # RabbitMQ only; None: the message's own
     queue_type: Literal["quorum", "classic"] = "quorum"  # RabbitMQ only: what `provision` makes
+    group: str | None = None  # Kafka only: the consumer group; None: the one that the broker URL names
 
     @property
     def dlq(self) -> str:
-        """Where its dead letters lie."""
-        return self.dead_letter_queue or f"{self.name}.dlq"
+        """Where its dead letters lie. A group has its own: what one gives up, another may have done (D1)."""
+        return self.dead_letter_queue or f"{self.group or self.name}.dlq"
 
     @property
     def dlx(self) -> str:

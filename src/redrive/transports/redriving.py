@@ -2,7 +2,8 @@
 
 As the message it was, with the marks of its letter, to the queue it died in: only the consumer that failed sees it
 again, not everybody who is bound to the exchange it once came through (H12). Who wants the whole world to see it asks
-for the exchange. A queue that no longer exists has a redirect (H1).
+for the exchange. A record of Kafka keeps its key, and goes to the partition of that key, or on demand to the one it
+came from. A queue that no longer exists has a redirect (H1).
 """
 
 from collections.abc import Mapping
@@ -21,7 +22,9 @@ _TIME_TO_LIVE: Final = "expiration"  # AMQP's name for it
 class SendOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where letters go, and under which name."""
 
-    to: Literal["source", "exchange"] = "source"
+    to: Literal["source", "exchange", "partition"] = (
+        "source"  # partition: Kafka only, the very one it came from
+    )
     target: str | None = None  # another queue or topic for all of them
     redirects: Mapping[str, str] = msgspec.field(default_factory=dict)
     message_id: Literal["keep", "new"] = "keep"  # H7
@@ -67,4 +70,4 @@ def target(letter: DeadLetter, options: SendOptions) -> Target:
         return Target(name=options.redirects[origin.source])
     if options.to == "exchange" and origin.exchange:
         return Target(name=origin.source, exchange=origin.exchange, routing_key=origin.routing_key or "")
-    return Target(name=origin.source, partition=None)
+    return Target(name=origin.source, partition=origin.partition if options.to == "partition" else None)

@@ -138,8 +138,8 @@ class DeadLetters(Ground):
         [delivery] = await self.take(receiver, 1)
         assert all_done(await receiver.dead_letter([death_of(delivery, "second")]), 1)
         [dead] = await self.take_all(transport, source.dlq)
-        assert dead.message.headers.get_all("redrive-reason") == ("second",)
-        assert own.strip(dead.message.headers) == Headers({"redrive-id": "letter-1"})
+        assert dead.message.headers.get_all("redrive-reason") == (self.carried("second"),)
+        assert own.strip(dead.message.headers) == Headers({"redrive-id": self.carried("letter-1")})
 
     async def test_t12_a_broker_that_buries_by_itself_keeps_the_message_as_it_is(
         self, transport: Transport

@@ -74,7 +74,7 @@ class Ground:
         raise NotImplementedError
 
     async def cut(self, place: Any) -> None:
-        """Lose all connections to the broker, which is there again at once."""
+        """Lose all connections to the broker, or whatever else holds deliveries; it is there again at once."""
         raise NotImplementedError
 
     async def leave(self, place: Any) -> None:
@@ -95,6 +95,10 @@ class Ground:
         source = Source(**fields)
         await transport.provision([source])
         return source
+
+    def carried(self, value: HeaderValue) -> HeaderValue:
+        """What becomes of a header's value on the way; most brokers carry it with its type."""
+        return value
 
     # --- what tests ask for -------------------------------------------------------------------------------
 
@@ -225,17 +229,19 @@ def all_done(outcomes: Outcomes, count: int) -> bool:
 def difference(found: Message, sent: Message) -> str | None:
     """In what the one is not the other, types included; brokers may keep headers in an order of their own.
 
-    Of the properties only those that were sent are looked at: brokers add some.
+    Of the properties only those that were sent are looked at: brokers add some, and the time where none was sent.
     """
     if found.headers.names() != sent.headers.names() or len(found.headers) != len(sent.headers):
         return f"headers {sorted(found.headers.names())}, not {sorted(sent.headers.names())}"
-    for name, value in sent.headers:
-        if Headers({name: found.headers.get(name)}) != Headers({name: value}):  # which tells 1 from True
-            return f"header {name} is {found.headers.get(name)!r}, not {value!r}"
+    for name in sent.headers.names():
+        values, wanted = found.headers.get_all(name), sent.headers.get_all(name)
+        if Headers({name: values}) != Headers({name: wanted}):  # which tells 1 from True
+            return f"header {name} is {values!r}, not {wanted!r}"
     for name, value in sent.properties:
         if Headers({name: found.properties.get(name)}) != Headers({name: value}):
             return f"property {name} is {found.properties.get(name)!r}, not {value!r}"
-    for field in set(Message.__struct_fields__) - {"headers", "properties"}:
+    looked_at = set(Message.__struct_fields__) - {"headers", "properties"}
+    for field in looked_at if sent.sent_at is not None else looked_at - {"sent_at"}:
         if getattr(found, field) != getattr(sent, field):
             return f"{field} is {getattr(found, field)!r:.200}, not {getattr(sent, field)!r:.200}"
     return None

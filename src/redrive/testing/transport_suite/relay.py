@@ -14,13 +14,16 @@ _AT_ONCE: Final = 256 * 1024  # bytes passed on in one go
 
 
 class Relay:
-    """A way to the broker at `url`; its own `url` is the same but for host and port."""
+    """A way to the broker at `url`; its own `url` is the same but for host and port.
 
-    def __init__(self, url: str, default_port: int = 5672) -> None:
+    It listens at `port`, or at one that is free: a broker that tells its clients where it is has to know it before.
+    """
+
+    def __init__(self, url: str, default_port: int = 5672, port: int = 0) -> None:
         self._address = urlsplit(url)
         self._broker = (self._address.hostname or _LOOPBACK, self._address.port or default_port)
         self._server: asyncio.Server | None = None
-        self._port = 0
+        self._port = port
         self._pairs: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:

@@ -1,0 +1,70 @@
+"""What does an error of librdkafka mean to us?
+
+One place where its codes become `TransportError`s that say what to do. The rule: nothing of librdkafka leaves the
+room, and no password can stand in a text, because librdkafka never writes one.
+"""
+
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+from redrive.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    PublishError,
+    SourceMissingError,
+    TransportError,
+)
+
+_MISSING: Final = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001  librdkafka's own codes begin so
+    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+    KafkaError.TOPIC_EXCEPTION,
+)
+_REFUSED: Final = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "the user may not use this topic; grant it by an ACL",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "the user may not use this consumer group; grant READ on it by an ACL",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "the user may not write; grant WRITE on the topic by an ACL",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "the user may not use transactions; grant WRITE by an ACL",
+    KafkaError.SASL_AUTHENTICATION_FAILED: "user or password are wrong",
+    KafkaError._AUTHENTICATION: "user, password or certificate are wrong",  # noqa: SLF001
+    KafkaError._SSL: "the TLS handshake failed; look at ssl.ca.location",  # noqa: SLF001
+}
+TOO_LARGE: Final = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
+
+
+class TooLargeError(PublishError):
+    """The topic takes no record of this size."""
+
+
+def error_of(exception: KafkaException) -> KafkaError:
+    """The error that an exception carries."""
+    found = exception.args[0] if exception.args else None
+    return found if isinstance(found, KafkaError) else KafkaError(KafkaError._FAIL, str(exception))  # noqa: SLF001
+
+
+def translated(error: KafkaError, topic: str | None = None) -> TransportError:
+    """What went wrong, and what to do about it."""
+    code, where = error.code(), "" if topic is None else f" ('{topic}')"
+    if code in _MISSING and topic is not None:
+        return SourceMissingError(f"no topic is called '{topic}'; run redrive provision")
+    if code in _REFUSED:
+        return BrokerRefusedError(f"{_REFUSED[code]}{where}: {error.str()}")
+    return BrokerUnreachableError(f"{error.str()}{where}")
+
+
+def not_durable(error: KafkaError, topic: str) -> PublishError:
+    """Why a record was not written."""
+    code = error.code()
+    if code in _MISSING:
+        return PublishError(f"there is no topic '{topic}', or no such partition of it; run redrive provision")
+    if code in TOO_LARGE:
+        return TooLargeError(f"the record is too large for '{topic}': raise max.message.bytes of the topic")
+    if code in _REFUSED:
+        return PublishError(f"not written to '{topic}': {_REFUSED[code]}")
+    if code in (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT):  # noqa: SLF001
+        return PublishError(
+            f"'{topic}' has not confirmed in time; the record may come twice (are enough replicas in sync?)"
+        )
+    return PublishError(f"not written to '{topic}': {error.str()}")

@@ -1,0 +1,148 @@
+"""How is a delivery released or given up without being lost?
+
+The one rule (A6): a copy is durable before the record it was made of is settled. What could not be made durable stays
+unsettled, and the answer says why. It does not know how deliveries come.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, cast
+
+from redrive.errors import BrokerUnreachableError, FormatError, PublishError, RedriveError
+from redrive.transports.base import Death, Outcomes, Source
+from redrive.transports.kafka.copies import Writer
+from redrive.transports.kafka.delivery import KafkaDelivery
+from redrive.transports.kafka.faults import TooLargeError
+from redrive.transports.kafka.headers import Outgoing
+from redrive.transports.kafka.journey import Journey
+from redrive.transports.kafka.names import retry_topic, step_for
+from redrive.transports.kafka.publisher import Publisher
+from redrive.transports.kafka.transactions import RefusedError, Transactions
+from redrive.transports.kafka.url import BrokerUrl
+
+if TYPE_CHECKING:
+    from redrive.transports.kafka.receiver import KafkaReceiver
+
+_CUT_SHORT: Final = "it was given up in the middle; it stays with its source"
+
+
+def too_late() -> RedriveError:
+    """What is said of a delivery whose partition is gone."""
+    return BrokerUnreachableError("its partition is no longer ours; it will be delivered again")
+
+
+class Settler:
+    """Settles the deliveries of one source."""
+
+    def __init__(
+        self,
+        source: Source,
+        url: BrokerUrl,
+        writer: Writer,
+        publisher: Publisher,
+        transactions: Transactions | None,
+    ) -> None:
+        self._source = source
+        self._url = url
+        self._writer = writer
+        self._publisher = publisher
+        self._transactions = transactions
+
+    # --- to come again ---------------------------------------------------------------------------------------------
+
+    def topic_for(self, wait: timedelta) -> str | None:
+        """The retry topic that keeps a record for so long; None where it waits in memory."""
+        step = step_for(wait) if self._url.retry == "topics" else None
+        return None if step is None else retry_topic(self._source, step)
+
+    async def send_to_wait(
+        self, receiver: "KafkaReceiver", waits: Sequence[tuple[KafkaDelivery, Journey, str]]
+    ) -> list[bool]:
+        """Copy them to the topics where they wait, and settle those whose copy is durable. Which of them were?"""
+        for delivery, _, _ in waits:
+            delivery.settled = True  # nobody else is to settle it meanwhile
+        copies = [self._writer.copy(*wait) for wait in waits]
+        durable = [False] * len(waits)
+        try:
+            durable = [answer is None for answer in await self._publisher.publish(copies)]
+        finally:
+            for (delivery, _, _), done in zip(waits, durable, strict=True):
+                if done:
+                    receiver.settled(delivery)
+                else:
+                    delivery.settled = False
+        return durable
+
+    # --- to be given up --------------------------------------------------------------------------------------------
+
+    async def dead_letter(self, receiver: "KafkaReceiver", deaths: Sequence[Death]) -> Outcomes:
+        """Publish their dead letters, all in one batch, and settle those that are durable."""
+        outcomes: list[RedriveError | None] = [None] * len(deaths)
+        going: dict[int, Death] = {}
+        for index, death in enumerate(deaths):
+            delivery = cast("KafkaDelivery", death.delivery)
+            if delivery.settled:
+                continue
+            if delivery.alive:
+                delivery.settled = True  # nobody else is to settle it meanwhile
+                going[index] = death
+                outcomes[index] = PublishError(_CUT_SHORT)
+            else:
+                outcomes[index] = too_late()
+        try:
+            await self._bury(receiver, going, outcomes)
+        finally:
+            for index, death in going.items():
+                delivery = cast("KafkaDelivery", death.delivery)
+                if outcomes[index] is None:
+                    receiver.settled(delivery)
+                else:
+                    delivery.settled = False
+        return outcomes
+
+    async def _bury(
+        self, receiver: "KafkaReceiver", going: dict[int, Death], outcomes: list[RedriveError | None]
+    ) -> None:
+        """Write them whole; those that are too large for their topic once more, with less and less."""
+        left = dict(going)
+        for level in self._writer.levels:
+            letters: dict[int, Outgoing] = {}
+            for index, death in left.items():
+                try:
+                    letters[index] = self._writer.dead_letter(
+                        cast("KafkaDelivery", death.delivery), death.letter, level
+                    )
+                except FormatError as error:
+                    outcomes[index] = PublishError(str(error))
+            deliveries = [cast("KafkaDelivery", going[index].delivery) for index in letters]
+            answers = await self._publish(receiver, list(letters.values()), deliveries)
+            for index, answer in zip(letters, answers, strict=True):
+                outcomes[index] = answer
+            left = {
+                index: death for index, death in left.items() if isinstance(outcomes[index], TooLargeError)
+            }
+            if not left:
+                return
+
+    async def _publish(
+        self, receiver: "KafkaReceiver", letters: Sequence[Outgoing], deliveries: Sequence[KafkaDelivery]
+    ) -> Sequence[RedriveError | None]:
+        if self._transactions is None:
+            return await self._publisher.publish(letters)
+        answers = list(await self._transactions.write(receiver.intake, letters, deliveries))
+        refused = [
+            at
+            for at, answer in enumerate(answers)
+            if isinstance(answer, RefusedError) and deliveries[at].partition.alive
+        ]
+        # Without a transaction it is told what is wrong with it, and may be written with less.
+        for at, answer in zip(
+            refused, await self._publisher.publish([letters[at] for at in refused]), strict=True
+        ):
+            answers[at] = answer
+        return answers
+
+    async def close(self) -> None:
+        """Let go of what it holds."""
+        if self._transactions is not None:
+            await self._transactions.close()

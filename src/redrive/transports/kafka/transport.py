@@ -1,0 +1,222 @@
+"""What is Kafka as a transport?
+
+One producer for all that is written, one member of a consumer group for each source that is received, and one client
+that asks questions. librdkafka keeps the connections. The rule: errors are `TransportError`s that say what to do, and
+no verb of a closed transport does anything.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, Self
+
+from redrive.clock import Clock
+from redrive.errors import (
+    FormatError,
+    PublishError,
+    RedriveError,
+    SettingsError,
+    SourceMissingError,
+    TransportClosedError,
+)
+from redrive.letters import Message
+from redrive.transports.base import Capabilities, Outcomes, Publication, Source
+from redrive.transports.kafka import looking
+from redrive.transports.kafka.copies import Writer
+from redrive.transports.kafka.delivery import NAME
+from redrive.transports.kafka.headers import Outgoing, message_of, outgoing, pairs_of
+from redrive.transports.kafka.intake import Tell
+from redrive.transports.kafka.names import retries_of, retry_topics
+from redrive.transports.kafka.publisher import Publisher
+from redrive.transports.kafka.receiver import KafkaReceiver
+from redrive.transports.kafka.references import GONE
+from redrive.transports.kafka.settling import Settler
+from redrive.transports.kafka.topics import Topics
+from redrive.transports.kafka.transactions import Transactions
+from redrive.transports.kafka.url import parse_url
+
+if TYPE_CHECKING:
+    from redrive.transports.kafka.topology import Topology
+
+_LOG: Final = logging.getLogger("redrive.transports.kafka")
+_LIBRDKAFKA: Final = logging.getLogger("redrive.transports.kafka.librdkafka")
+_CLOSED: Final = "the transport was closed"
+
+
+def _log(what: str, error: BaseException | None) -> None:
+    if error is None:
+        _LOG.info("%s", what)
+    else:
+        _LOG.warning("%s: %s", what, error)
+
+
+class KafkaTransport:
+    """A Kafka cluster."""
+
+    name: str = NAME
+
+    def __init__(self, url: str, clock: Clock, *, on_event: Tell = _log) -> None:
+        self._url = parse_url(url)
+        self.capabilities = Capabilities(partitions=True, delivery_count=self._url.counts)
+        self._clock = clock
+        self._tell = on_event
+        self._topics: Topics | None = None
+        self._publisher: Publisher | None = None
+        self._receivers: list[KafkaReceiver] = []
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"KafkaTransport({self._url.place!r})"
+
+    async def open(self) -> None:
+        """Connect; raises a `TransportError` that says what to do if that cannot be."""
+        if self._is_closed:
+            raise TransportClosedError(_CLOSED)
+        if self._topics is not None:
+            return
+        topics = Topics(self._url, _LIBRDKAFKA)
+        await topics.reach()
+        self._topics = topics
+        self._publisher = Publisher(self._url, topics, _LIBRDKAFKA)
+
+    async def close(self) -> None:
+        """Let go of everything; receivers are closed first."""
+        self._is_closed = True
+        await asyncio.gather(*(receiver.close() for receiver in self._receivers))
+        if self._publisher is not None:
+            await self._publisher.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    # --- receiving and publishing ------------------------------------------------------------------------------
+
+    async def receiver(self, source: Source) -> KafkaReceiver:
+        """The deliveries of a topic; raises `SourceMissingError` if it does not exist."""
+        topics, publisher = self._opened()
+        _check(source)
+        await topics.partitions(source.name)
+        group = self._url.group_of(source.name, source.group)
+        transactions = Transactions(self._url, group, _LIBRDKAFKA) if self._url.transactions else None
+        settler = Settler(
+            source, self._url, Writer(source, group, self._url, self._clock), publisher, transactions
+        )
+        retries = await self._retries(topics, source)
+        receiver = KafkaReceiver(
+            source, group, retries, self._url, settler, self._clock, self._tell, _LIBRDKAFKA
+        )
+        self._receivers = [each for each in self._receivers if not each.is_closed] + [receiver]
+        return receiver
+
+    async def _retries(self, topics: Topics, source: Source) -> dict[str, timedelta]:
+        """The retry topics of a source that there are."""
+        found: dict[str, timedelta] = {}
+        for topic, step in retry_topics(source).items() if self._url.retry == "topics" else ():
+            with contextlib.suppress(SourceMissingError):
+                await topics.partitions(topic)
+                found[topic] = step
+        return found
+
+    async def publish(self, publications: Sequence[Publication]) -> Outcomes:
+        """Send, and return when all replicas in sync have them."""
+        _, publisher = self._opened()
+        outcomes: list[RedriveError | None] = [None] * len(publications)
+        places: list[int] = []
+        records: list[Outgoing] = []
+        for place, publication in enumerate(publications):
+            try:
+                records.append(_outgoing(publication))
+            except FormatError as error:
+                outcomes[place] = PublishError(str(error))
+            else:
+                places.append(place)
+        for place, outcome in zip(places, await publisher.publish(records), strict=True):
+            outcomes[place] = outcome
+        return outcomes
+
+    # --- looking -----------------------------------------------------------------------------------------------
+
+    async def depth(self, source: str) -> int:
+        """How many records wait for the group of this topic."""
+        topics, _ = self._opened()
+        found = await looking.waiting(topics, self._group_of(source), source)
+        total = sum(seen.total for seen in found.values())
+        for receiver in self._receivers:
+            if receiver.source.name == source and not receiver.is_closed:
+                with receiver.intake.lock:
+                    total -= looking.not_waiting(found, receiver.intake.partitions_of(source))
+        return max(0, total)
+
+    async def peek(self, source: str, count: int) -> Sequence[Message]:
+        """The first records that wait, which stay where they are."""
+        topics, _ = self._opened()
+        found = await looking.waiting(topics, self._group_of(source), source)
+        if count < 1:
+            return []
+        records = await asyncio.to_thread(looking.first_records, self._url, source, found, count, _LIBRDKAFKA)
+        return [message_of(record, pairs_of(record)) for record in records]
+
+    def _group_of(self, source: str) -> str:
+        """The group by which this topic is received here; else the one that it would be received by."""
+        own = [receiver for receiver in self._receivers if receiver.source.name == source]
+        return own[-1].group if own else self._url.group_of(source, None)
+
+    # --- making ------------------------------------------------------------------------------------------------
+
+    async def provision(self, sources: Sequence[Source]) -> None:
+        """Make what is missing for these sources; what exists is left as it is."""
+        topics, _ = self._opened()
+        from redrive.transports.kafka.topology import wanted  # noqa: PLC0415  # only who provisions needs it
+
+        await self._make(topics, wanted(sources, retries_of(sources, self._url)))
+
+    async def ensure_queue(self, name: str) -> None:
+        """Make a plain topic, unless there is one of this name."""
+        topics, _ = self._opened()
+        from redrive.transports.kafka.topology import plain_topics  # noqa: PLC0415
+
+        await self._make(topics, plain_topics([name]))
+
+    async def _make(self, topics: Topics, topology: "Topology") -> None:
+        from redrive.transports.kafka.provision import Admin, make_missing  # noqa: PLC0415
+
+        await make_missing(Admin(topics, self._url), topology)
+        for name in topology.names:
+            topics.forget(name)
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _opened(self) -> tuple[Topics, Publisher]:
+        if self._is_closed:
+            raise TransportClosedError(_CLOSED)
+        if self._topics is None or self._publisher is None:
+            raise TransportClosedError("the transport is not open yet; use it by async with")
+        return self._topics, self._publisher
+
+
+def _outgoing(publication: Publication) -> Outgoing:
+    target = publication.target
+    if target.exchange:
+        raise FormatError(f"no exchange is called '{target.exchange}': Kafka has none; name a topic")
+    # "" is AMQP's name for the exchange that leads to the queue its routing key names.
+    topic = target.name if target.exchange is None else target.routing_key or target.name
+    if publication.message.headers.get(GONE) is not None:
+        raise FormatError(
+            "its value was too large to be copied, and its record is gone: there is nothing to send"
+        )
+    if not topic:
+        raise FormatError("a record needs a topic to go to; name one")
+    return outgoing(publication.message, topic, target.partition)
+
+
+def _check(source: Source) -> None:
+    if source.dead_letter == "reject":
+        raise SettingsError(
+            f"source '{source.name}': Kafka moves no rejected messages; set dead_letter to 'publish'"
+        )
