@@ -41,6 +41,7 @@ MOST: Final = 4000  # and where there is plenty
 _SMALLEST: Final = 8  # and where they are large
 _BATCH_BYTES: Final = 8 * 1024 * 1024
 _TICK: Final = 0.05  # seconds that a poll waits
+_MOMENT: Final = 0.002  # seconds
 _PATIENCE: Final = 3.0  # seconds that the last commit may take, and the first question
 _FULL_FOR: Final = 20  # ticks after which partitions are paused rather than left waiting
 _NOTE: Final = 3500  # characters; brokers take 4096 as a rule
@@ -81,8 +82,17 @@ class Intake:
     """One member of a consumer group."""
 
     def __init__(
-        self, url: BrokerUrl, group: str, topics: Sequence[str], taker: Taker, tell: Tell, log: logging.Logger
+        self,
+        url: BrokerUrl,
+        group: str,
+        topics: Sequence[str],
+        taker: Taker,
+        tell: Tell,
+        log: logging.Logger,
+        *,
+        forgives: bool = False,
     ) -> None:
+        self._forgives = forgives
         self.lock = threading.Lock()  # of the partitions
         self.partitions: dict[Where, Partition] = {}
         self._url = url
@@ -97,7 +107,8 @@ class Intake:
         self._in_flight: dict[Where, Mark] = {}
         self._paused: set[Where] = set()
         self._note_room = _NOTE
-        self.batch = BATCH
+        self._most = max(_SMALLEST, min(MOST, url.gap // 4))  # what is under way when a partition is paused
+        self.batch = min(BATCH, self._most)
         self._last_commit = 0.0
         self._interval = url.commit_interval.total_seconds()
         self._full_for = 0
@@ -187,6 +198,9 @@ class Intake:
         if self._is_quiet or waits or self._taker.is_full():
             self._rest(waits=waits)
             return
+        if sum(map(len, self._fetched.values())) >= self.batch:
+            self._await_claims()
+            return
         if self._full_for:
             self._full_for = 0
             self._mind_the_gaps()
@@ -202,7 +216,13 @@ class Intake:
         """Larger batches while there is plenty: each costs a turn of the interpreter's lock, which is dear."""
         fits = _BATCH_BYTES // max(1, len(records[0]))  # as large as the first, the others may be
         wanted = 2 * self.batch if len(records) == self.batch else BATCH
-        self.batch = max(_SMALLEST, min(wanted, MOST, fits))
+        self.batch = max(_SMALLEST, min(wanted, self._most, fits))
+
+    def _await_claims(self) -> None:
+        """Enough has been fetched that is not claimed yet: do not fetch more before the broker has answered."""
+        self._wake.wait(_MOMENT)
+        if (record := self._consumer.poll(0)) is not None:
+            self._took([record])
 
     def _rest(self, *, waits: bool) -> None:
         """Nobody wants records: wait for that to change, and go on polling, which is what keeps us in the group."""
@@ -416,15 +436,15 @@ class Intake:
         """A partition as it was left: by whoever had it, or by ourselves if nobody had it since."""
         former = self._former.pop(where, None)
         if place.offset < 0:
-            return Partition(*where, None)
+            return Partition(*where, None, forgives=self._forgives)
         note = commits.read(place.metadata)
         if former is not None and note.owner == self._owner:
             mark = former.exact(counting=True)
             if mark is not None:
-                partition = Partition(*where, mark.offset, mark.runs)
+                partition = Partition(*where, mark.offset, mark.runs)  # here nothing is in doubt
                 partition.is_changed = True  # we know more than was committed
                 return partition
-        return Partition(*where, place.offset, note.runs)
+        return Partition(*where, place.offset, note.runs, forgives=self._forgives)
 
     def _revoked(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         """Somebody else is to have them: what was done is written down first. It is nobody's fault, so none counts."""

@@ -35,12 +35,17 @@ class Partition:
     """One partition, for as long as it is ours."""
 
     __slots__ = (
-        "_aside", "_before", "_done", "_doubted", "_handed", "_order", "_position",
+        "_aside", "_before", "_done", "_doubted", "_forgives", "_handed", "_order", "_position",
         "alive", "claimed", "is_changed", "number", "out", "topic",
     )  # fmt: skip
 
-    def __init__(self, topic: str, number: int, offset: int | None, runs: Sequence[Run] = ()) -> None:
-        """`offset` and `runs` are what was committed last; None: nothing was."""
+    def __init__(
+        self, topic: str, number: int, offset: int | None, runs: Sequence[Run] = (), *, forgives: bool = False
+    ) -> None:
+        """`offset` and `runs` are what was committed last; None: nothing was.
+
+        `forgives`: one delivery that somebody else may have made is not counted, because it may not have been.
+        """
         self.topic = topic
         self.number = number
         self.alive = True
@@ -56,6 +61,7 @@ class Partition:
         self._aside: set[int] = set()  # handed out once, and back here until they come again
         self._handed = 0 if offset is None else offset  # everything below was handed out
         self._doubted = 0  # below this, records may have been delivered before
+        self._forgives = forgives
         if offset is not None:
             self._remember(offset, runs)
 
@@ -123,7 +129,8 @@ class Partition:
 
     def count(self, offset: int) -> int:
         """Which delivery of a record the one that is out is."""
-        return self._before.get(offset, 0) + 1
+        before = self._before.get(offset, 0)
+        return 1 if before == 1 and self._forgives and offset < self._doubted else before + 1
 
     # --- settling ------------------------------------------------------------------------------------------------
 

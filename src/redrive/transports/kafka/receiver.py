@@ -70,7 +70,9 @@ class KafkaReceiver:
         self._error: TransportError | None = None
         self._ended = asyncio.Event()
         self._steps = dict(topics)  # retry topics, and how long records wait in them
-        self.intake = Intake(url, group, [source.name, *topics], self, tell, log)
+        # Where one delivery is all there may be, a record that was only claimed must not be poison unseen.
+        forgives = source.max_deliveries == 1
+        self.intake = Intake(url, group, [source.name, *topics], self, tell, log, forgives=forgives)
         self._lock = self.intake.lock
         self.intake.start()
 

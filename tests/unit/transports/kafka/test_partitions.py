@@ -99,6 +99,20 @@ def test_what_may_have_been_delivered_before_is_doubted_and_claimed_one_by_one()
     assert mark.runs == (Run(1, 2), Run(2, 1), Run(2, DONE))  # only the first is said to be out once more
 
 
+def test_what_was_only_claimed_is_no_poison_where_one_delivery_is_all_there_may_be() -> None:
+    claimed = Partition("orders", 0, 100, (Run(2, 1),), forgives=True)
+    claimed.take([100, 101])
+    assert claimed.count(100) == 1  # it may never have been delivered
+    mark = claimed.claim(101)
+    assert mark is not None
+    heir = Partition("orders", 0, mark.offset, mark.runs, forgives=True)
+    heir.take([100, 101])
+    assert (heir.count(100), heir.count(101)) == (
+        3,
+        1,
+    )  # now it is certain for the first, and still not for the other
+
+
 def test_what_a_transaction_would_commit_changes_nothing_yet() -> None:
     partition = begun([100, 101, 102])
     mark = partition.if_settled([100, 102])
