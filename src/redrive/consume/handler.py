@@ -60,8 +60,8 @@ class Handler(msgspec.Struct, frozen=True):
             bool(payload) and contexts == [0],
         )
 
-    def bind(self, value: Any, context: Context) -> Callable[[], Awaitable[Any] | Any]:
-        """The call, with everything it needs."""
+    def bind(self, value: Any, context: Context | None) -> Callable[[], Awaitable[Any] | Any]:
+        """The call, with everything it needs; the context may be missing only where it is not wanted."""
         function = self.function
         if not self.wants_context:
             return (lambda: function(value)) if self.decode is not None else function

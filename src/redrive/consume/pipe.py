@@ -111,17 +111,17 @@ class Pipe:
             poison = decide(_NOT_RUN, count, self._options.max_deliveries)
             if isinstance(poison, DeadLetterIt):
                 return self._give_up(poison)
-        context = Context(delivery, self._source, job.attempt)
+        context = Context(delivery, self._source, job.attempt) if handler.wants_context else None
         try:
             value = None if handler.decode is None else handler.decode(delivery)
             await run(handler, handler.bind(value, context))
         except Asked as signal:
             return self._as_asked(signal.outcome, count)
         except Exception as error:  # noqa: BLE001  whatever a handler raises is judged, never passed on
-            if context.asked is not None:
+            if context is not None and context.asked is not None:
                 return self._as_asked(context.asked, count)
             return self._judge(job, error, count)
-        if context.asked is not None:
+        if context is not None and context.asked is not None:
             return self._as_asked(context.asked, count)
         return self.completed
 

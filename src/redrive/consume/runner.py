@@ -64,6 +64,7 @@ class Runner:
         """With `publish`, verdicts are sent for messages that are redrives (E5)."""
         self._receiver = receiver
         self._pipe = pipe
+        self._completed = pipe.completed
         self._options = options
         self._listeners = Listeners(observers)
         self._tell = self._listeners.tell
@@ -89,7 +90,7 @@ class Runner:
         self._innocent = Innocent()
         self._paused = False
         self._calm = asyncio.Event()
-        self._stopping = asyncio.Event()
+        self._is_stopping = False
         self._quiet = asyncio.Event()
 
     # --- from start to stop ------------------------------------------------------------------------------------
@@ -118,7 +119,7 @@ class Runner:
         workers: "list[asyncio.Task[None]]",
         beside: "list[asyncio.Task[None]]",
     ) -> None:
-        self._stopping.set()
+        self._is_stopping = True
         for task in self._waiting:
             task.cancel()
         await self._receiver.stop()
@@ -171,7 +172,7 @@ class Runner:
         slot = self._slots.open()
         line = self._line
         in_a_row = 0
-        while not self._stopping.is_set():
+        while not self._is_stopping:
             if not line:
                 in_a_row = 0
                 self._more.clear()
@@ -181,8 +182,8 @@ class Runner:
                 await self._clock.sleep(max(self._deaths.pace, self._releases.pace))
             if self._breaker is not None and self._breaker.is_open:
                 await self._let_through(self._breaker)
-            if self._stopping.is_set():
-                return
+            if self._is_stopping:
+                return  # type: ignore[unreachable]  # it may have changed while we waited
             while line and not line[0].delivery.alive:  # its connection is gone: it will come again
                 job = line.popleft()
                 if job.attempt == 1:
@@ -214,15 +215,17 @@ class Runner:
                 self._traced(job, slot) if self._listeners.tracers else self._pipe.attempt(job, slot.run)
             )
             breaker = self._breaker
-            if breaker is not None and not (step is self._pipe.completed and breaker.is_calm):
+            if breaker is not None and not (step is self._completed and breaker.is_calm):
                 self._note(breaker, step)
-            if isinstance(step, TryAgain):
+            if step is self._completed and (self._publish is None or job.delivery.redrive is None):
+                self._complete(job.delivery)  # the way of most
+            elif isinstance(step, TryAgain):
                 self._try_again(job, step)
             else:
                 self._carry_out(job, step)
         finally:
             self._running -= 1
-            if self._stopping.is_set() and not self._running:
+            if self._is_stopping and not self._running:
                 self._quiet.set()
 
     def _note(self, breaker: Breaker, step: Done | TryAgain) -> None:
@@ -256,14 +259,17 @@ class Runner:
             if redrive is not None:
                 self._words.add(Word(job.delivery, resolved(redrive, self.source, self._clock.now())))
                 return
-            if not self._accepted:
-                self._loop.call_soon(self._accept)
-            self._accepted.append(job.delivery)
+            self._complete(job.delivery)
         elif isinstance(decision, GiveBack):
             self._tell("given_back", self.source, job.delivery, decision.after, done.failure)
             self._releases.add(Release(job.delivery, decision.after))
         elif done.failure is not None:
             self._deaths.add(Death(job.delivery, self._pipe.letter(job, decision, done.failure)))
+
+    def _complete(self, delivery: Delivery) -> None:
+        if not self._accepted:
+            self._loop.call_soon(self._accept)
+        self._accepted.append(delivery)
 
     def _accept(self) -> None:
         """Everything that was completed in this turn."""
@@ -312,7 +318,7 @@ class Runner:
         Not so a window of one: who asks for that wants the messages one after the other.
         """
         usual = self._receiver.source.window
-        if self._stopping.is_set() or usual == 1:
+        if self._is_stopping or usual == 1:
             return
         over = min(len(self._waiting), self._options.most_waiting) - usual // 2
         # In steps of the usual window, and one step late on the way down: a change costs a subscription.
