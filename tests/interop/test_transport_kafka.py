@@ -27,6 +27,7 @@ from redrive.testing.transport_suite.ground import all_done, death_of
 from redrive.transports import Publication, Release, Source, Target
 from redrive.transports.kafka import KafkaReceiver, KafkaTransport, names
 from redrive.transports.kafka.delivery import KafkaDelivery
+from tests.conformance.test_kafka_transport import throw_out_all
 from tests.services import Kafka
 
 PATIENCE = 20.0
@@ -255,6 +256,23 @@ async def test_a_member_that_leaves_takes_nothing_with_it_and_what_was_done_is_n
         left = await take(await other.receiver(Source(name=topic)), 5)
         assert bodies(left) == [b"1", b"3", b"5", b"7", b"9"]
         assert {delivery.delivery_count for delivery in left} == {2}
+
+
+async def test_a_partition_that_was_paused_when_it_was_lost_flows_again_when_it_is_back(kafka: Kafka) -> None:
+    topic = kafka.topic("orders")
+    async with opened(kafka) as transport:
+        await send(transport, topic, *(Message(body=b"%d" % number) for number in range(3000)))
+        receiver = await transport.receiver(Source(name=topic, window=1))
+        [out] = await take(receiver, 1)
+        await until(lambda: bool(receiver.intake._paused))  # nobody takes the others for a while
+        await asyncio.to_thread(throw_out_all, kafka)
+        await until(lambda: not out.alive)
+        seen: set[bytes | None] = set()
+        async with asyncio.timeout(PATIENCE):
+            while len(seen) < 200:
+                batch = await receiver.receive()
+                seen.update(bodies(batch))
+                receiver.accept(batch)
 
 
 async def until(holds: Callable[[], bool]) -> None:

@@ -421,8 +421,7 @@ class Intake:
                 mark = partition.mark
                 begin.append(TopicPartition(*where, OFFSET_STORED if mark is None else mark))
         consumer.incremental_assign(begin)
-        if self._is_quiet:
-            consumer.pause(begin)
+        consumer.resume(begin)  # librdkafka remembers that a partition was paused when it was ours before
 
     def _committed_before(self, consumer: Consumer, places: list[TopicPartition]) -> list[TopicPartition]:
         for _ in range(3):

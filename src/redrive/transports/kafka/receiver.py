@@ -59,6 +59,7 @@ class KafkaReceiver:
         self._place = Place(source.name, group, url.place)
         self._line: deque[tuple[Partition, Sequence[Record]]] = deque()
         self._waiting = 0  # records in the line
+        self._sent = self._came = 0  # records from the thread of the intake to the loop
         self._out = 0
         self._again: deque[KafkaDelivery] = deque()  # released, and due
         self._later: list[tuple[timedelta, int, KafkaDelivery]] = []  # a heap of those that are not
@@ -88,11 +89,16 @@ class KafkaReceiver:
         return self._waiting >= max(self.intake.batch, self._window)
 
     def room(self) -> int:
-        """How many records could be handed out at once."""
-        return self._window - self._out - self._waiting - len(self._again)
+        """How many records could be handed out at once.
+
+        Read in this order, while the loop goes on: a record on its way from one place to the next is counted twice
+        rather than not at all. One too many would be claimed, and blamed for a crash that it has not seen.
+        """
+        return self._window - (self._sent - self._came) - self._waiting - len(self._again) - self._out
 
     def arrived(self, partition: Partition, records: Sequence[Record]) -> None:
         """These may be handed out."""
+        self._sent += len(records)
         self._on_loop(self._arrived, partition, records)
 
     def gone(self, partitions: Sequence[Partition]) -> None:
@@ -115,6 +121,7 @@ class KafkaReceiver:
             self._line.append((partition, records))
             self._waiting += len(records)
             self._changed.set()
+        self._came += len(records)
 
     def _gone(self, partitions: Sequence[Partition]) -> None:
         lost = set(partitions)
@@ -148,6 +155,7 @@ class KafkaReceiver:
 
     def _taken(self, room: int) -> list[KafkaDelivery]:
         batch: list[KafkaDelivery] = []
+        self._out += room  # more than it may become, so that the intake sees no room where there is none
         while self._again and len(batch) < room:
             batch.append(self._once_more(self._again.popleft()))
         while self._line and len(batch) < room:
@@ -158,9 +166,9 @@ class KafkaReceiver:
                 self._line.appendleft((partition, records[len(some) :]))
             if partition.alive:
                 batch += self._handed_out(partition, some)
+        self._out -= room - len(batch)
         if self._waiting < self.intake.batch // 2:
             self.intake.wake()
-        self._out += len(batch)
         return batch
 
     def _handed_out(self, partition: Partition, records: Sequence[Record]) -> list[KafkaDelivery]:
