@@ -4,6 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 NAME   ?=
+# Tests wait for servers more than they compute: two at a time for each core.
+WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2))
 ARGS   ?=
 
 .DEFAULT_GOAL := help
@@ -27,7 +29,7 @@ demo: $(READY)   ## a shop in which everything goes wrong, for a minute (ARGS='-
 	$(BIN)/redrive demo --seconds 60 $(ARGS)
 
 test: $(READY)   ## run all tests (ARGS='-k name' to choose)
-	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 check: $(READY)  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff format --check .

@@ -56,6 +56,19 @@ def pytest_itemcollected(item: pytest.Item) -> None:
             item.add_marker(pytest.mark.service(name))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Each worker begins with its share of the slow tests: they are not what everybody waits for at the end."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    others = [item for item in items if not item.get_closest_marker("slow")]
+    share = -(-len(others) // workers)
+    items[:] = [
+        item
+        for worker in range(workers)
+        for item in (*slow[worker::workers], *others[worker * share : (worker + 1) * share])
+    ]
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A test marked by hand follows the same rule as one that uses a fixture."""
     for mark in item.iter_markers("service"):
