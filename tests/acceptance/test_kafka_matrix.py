@@ -334,14 +334,17 @@ async def test_a_message_that_ends_its_process_is_poison_in_the_end(
     await world.outside.send(b"deadly", b"fine", topic=world.orders)
     processes = 0
     for _ in range(6):
-        process = await asyncio.to_thread(consume, tmp_path)
-        processes += 1
-        await until(lambda: process.poll() is not None or "fine" in runs_in(tmp_path))  # noqa: B023  waits here
-        if process.poll() is None:
-            await until(lambda: has_committed_all(world))
-            process.terminate()
-            assert await asyncio.to_thread(process.wait, 20) == 0
-            break
+        with await asyncio.to_thread(consume, tmp_path) as process:
+            processes += 1
+            try:
+                await until(lambda: process.poll() is not None or "fine" in runs_in(tmp_path))
+                if process.poll() is None:
+                    await until(lambda: has_committed_all(world))
+                    process.terminate()
+                    assert await asyncio.to_thread(process.wait, 20) == 0
+                    break
+            finally:
+                process.kill()
     assert runs_in(tmp_path).count("deadly") == 3
     assert runs_in(tmp_path).count("fine") >= 1
     assert processes == 4

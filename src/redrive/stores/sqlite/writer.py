@@ -154,13 +154,14 @@ class Writer:
 
     def _commit(self, portion: Portion) -> list[Result]:
         """The results of the portion, and of what the same turn has besides, after their commit."""
-        group: list[Job[Any]] = []
+        group = list(portion.jobs)
         results: list[Result] = []
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             this: Portion | None = portion
             while this is not None:
-                group += this.jobs
+                if this is not portion:
+                    group += this.jobs
                 bundles = list(self._bundle(this.jobs))
                 if this is portion and not this.more and len(bundles) == 1:
                     results = self._run_bundle(bundles[0])  # alone in its transaction: it needs no savepoint
