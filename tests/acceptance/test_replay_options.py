@@ -6,6 +6,7 @@ On the embedded broker and SQLite, each command a process of its own.
 import asyncio
 import json
 import textwrap
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +14,9 @@ from typing import Any
 
 import pika
 import pytest
+from confluent_kafka import Consumer
 
-from redrive.letters import DeadLetter, Origin, State
+from redrive.letters import DeadLetter, Message, Origin, State
 from redrive.stores.base import Store
 from redrive.stores.changes import Resolve, Settlement
 from redrive.stores.remote import RemoteStore
@@ -22,7 +24,7 @@ from redrive.testing import a_letter, letters
 from redrive.testing.factories import a_message
 from tests.acceptance.serving import QUICK, Process, Serving, channel, serving, until
 from tests.acceptance.shop import Queue, Shop, ids_of, sending
-from tests.services import RabbitMQ
+from tests.services import Kafka, RabbitMQ
 
 pytest_plugins = ["tests.interop.brokers"]
 
@@ -110,6 +112,46 @@ def test_an_exchange_and_a_queue_are_two_places_and_refused(shop: Shop, more: tu
     shop.add(a_letter())
     words = sending("amqp://127.0.0.1:1", "--where", "source:orders", "--to-exchange", *more)
     assert shop.fails(2, *words) == "--to-exchange goes without --to and --redirect"
+
+
+def partitions_of(kafka: Kafka, topic: str, bodies: int) -> dict[bytes, int]:
+    """Where the records of a topic lie, by their bodies."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap,
+            "group.id": kafka.name("look"),
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([topic])
+    found: dict[bytes, int] = {}
+    deadline = time.monotonic() + 60
+    try:
+        while len(found) < bodies and time.monotonic() < deadline:
+            record = consumer.poll(1)
+            if record is not None and record.error() is None:
+                found[record.value() or b""] = record.partition() or 0
+    finally:
+        consumer.close()
+    return found
+
+
+def test_letters_of_kafka_go_to_the_very_partition_they_came_from(shop: Shop, kafka: Kafka) -> None:
+    topic = kafka.topic("orders", partitions=4)
+    for partition in (3, 1, 2):
+        origin = Origin(transport="kafka", source=topic, partition=partition, offset=7)
+        message = Message(body=b"%d" % partition, key=b"the same for all")
+        shop.add(a_letter(f"orders/{partition}", message=message, origin=origin))
+    answer = shop.json(*sending(kafka.url, "--where", f"source:{topic}", "--to-partition"))
+    assert answer["outcomes"] == {"sent": 3}
+    assert partitions_of(kafka, topic, 3) == {b"1": 1, b"2": 2, b"3": 3}
+
+
+@pytest.mark.parametrize("more", [("--to", "audit"), ("--redirect", "orders=audit"), ("--to-exchange",)])
+def test_a_partition_and_another_place_are_two_places_and_refused(shop: Shop, more: tuple[str, ...]) -> None:
+    shop.add(a_letter())
+    words = sending("kafka://127.0.0.1:1", "--where", "source:orders", "--to-partition", *more)
+    assert shop.fails(2, *words) == "--to-partition goes without --to, --to-exchange and --redirect"
 
 
 # --- --skip-done -----------------------------------------------------------------------------------------

@@ -95,6 +95,7 @@ def sending_options(*, only: str = "") -> Callable[[F], F]:
 @click.option(
     "--to-exchange", is_flag=True, help="Through the exchange they came by: everybody bound to it gets them."
 )
+@click.option("--to-partition", is_flag=True, help="Kafka: to the very partition that each came from.")
 @click.option(
     "--redirect", "redirects", metavar="OLD=NEW", multiple=True, help="Letters of one queue go to another."
 )
@@ -200,6 +201,8 @@ def _options_of(given: Mapping[str, Any], settings: Settings) -> ReplayOptions:
         raise SettingsError(f"--ramp wants sizes such as 1,2,5,20, not '{given['ramp']}'") from None
     if given["to_exchange"] and (given["target"] or redirects):
         raise SettingsError("--to-exchange goes without --to and --redirect")
+    if given["to_partition"] and (given["target"] or redirects or given["to_exchange"]):
+        raise SettingsError("--to-partition goes without --to, --to-exchange and --redirect")
     return ReplayOptions(
         batch=given["batch"],
         rate=given["rate"],
@@ -212,7 +215,7 @@ def _options_of(given: Mapping[str, Any], settings: Settings) -> ReplayOptions:
         health_check=not (given["force"] and given["to_exchange"]),
         quiet_time=settings.recover.quiet_time,
         sending=SendOptions(
-            to="exchange" if given["to_exchange"] else "source",
+            to="exchange" if given["to_exchange"] else "partition" if given["to_partition"] else "source",
             target=given["target"],
             redirects=redirects,
             message_id="new" if given["new_id"] else "keep",

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger("redrive.transports.kafka")
 _LIBRDKAFKA: Final = logging.getLogger("redrive.transports.kafka.librdkafka")
+_LIBRDKAFKA.addHandler(logging.NullHandler())  # heard by who listens, not by whoever looks at a terminal
 _CLOSED: Final = "the transport was closed"
 
 
