@@ -20,7 +20,7 @@ from redrive.transports import Publication, Source, Target, open_transport
 pytest_plugins = ["tests.interop.brokers"]
 
 CHILD = Path(__file__).with_name("collector_child.py")
-COUNT, BATCH = 2000, 100
+COUNT, BATCH = 2000, 50  # a collector takes up to two batches at once
 # Each child is killed when it has said this word so often: before a batch is durable, or after; never near the end.
 LIVES = (("adding", 2), ("kept", 1), ("adding", 3), ("kept", 3), ("adding", 2))
 

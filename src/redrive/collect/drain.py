@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from redrive.clock import Clock
+from redrive.clock import Clock, pause
 from redrive.errors import LetterInvalidError, RedriveError, TransportClosedError
 from redrive.transports.base import Delivery, Receiver, Release
 
@@ -53,7 +53,7 @@ class Drain(Generic[T]):
         self._ended = False
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Drain until `stop` is set."""
+        """Drain until `stop` is set; what is in hand then is kept, if the store takes it at once."""
         others = [asyncio.create_task(self._stop(stop)), asyncio.create_task(self._receive())]
         try:
             await self._keep_all(stop)
@@ -92,7 +92,7 @@ class Drain(Generic[T]):
 
     async def _settle(self, batch: Sequence[Read[T]], stop: asyncio.Event) -> None:
         wait = _FIRST_WAIT
-        while not stop.is_set():
+        while True:
             batch = [one for one in batch if one.delivery.alive]
             if not batch:
                 return
@@ -103,7 +103,9 @@ class Drain(Generic[T]):
                 return
             except RedriveError as error:
                 self._trouble("dead letters cannot be kept; they stay with the broker", error)
-                await self._clock.sleep(wait)
+                if stop.is_set():
+                    return
+                await pause(self._clock, wait, stop)
                 wait = min(wait * 2, _LONGEST_WAIT)
             else:
                 self._receiver.accept([one.delivery for one in batch])
