@@ -20,9 +20,10 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from redrive import App, Context, DeadLetterEvent
+from redrive import App, Context
 from redrive.rules import Fixed
 from redrive.settings import Settings, read
+from tests.acceptance.told import Told
 from tests.services import RabbitMQServer
 from tests.services.server import Server
 
@@ -79,24 +80,6 @@ class Outside:
     def depth(self, queue: str = "orders") -> int:
         with self.channel() as channel:
             return int(channel.queue_declare(queue, passive=True).method.message_count)
-
-
-class Told:
-    """A callback that remembers, and lets wait."""
-
-    def __init__(self) -> None:
-        self.events: list[DeadLetterEvent] = []
-        self._changed = asyncio.Event()
-
-    async def __call__(self, event: DeadLetterEvent) -> None:
-        self.events.append(event)
-        self._changed.set()
-
-    async def until(self, holds: Callable[[list[DeadLetterEvent]], bool], seconds: float = 30) -> None:
-        async with asyncio.timeout(seconds):
-            while not holds(self.events):
-                self._changed.clear()
-                await self._changed.wait()
 
 
 def an_app(url: str, told: Told, settings: Settings = NO_FLOOD) -> App:

@@ -24,7 +24,7 @@ from aiokafka import (  # type: ignore[import-untyped]  # it publishes no types
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.cimpl import NewTopic
 
-from redrive import App, Context, DeadLetterEvent
+from redrive import App, Context
 from redrive.clock import SystemClock
 from redrive.collect import Collector
 from redrive.collect.reading import Reader
@@ -36,6 +36,7 @@ from redrive.stores.memory import MemoryStore
 from redrive.stores.query import Query
 from redrive.transports.kafka import KafkaTransport
 from redrive.transports.redriving import SendOptions, publication
+from tests.acceptance.told import Told
 from tests.services import Kafka
 from tests.unit.formats.onex_facts import BODY, EXAMPLE, EXAMPLE_HEADERS, FAILED_AT, SCHEMA, TOPIC, UUID_TEXT
 
@@ -108,24 +109,6 @@ class Outside:
 
 def headers_of(record: ConsumerRecord) -> dict[str, str]:
     return {name: value.decode() for name, value in record.headers}
-
-
-class Told:
-    """A callback that remembers, and lets wait."""
-
-    def __init__(self) -> None:
-        self.events: list[DeadLetterEvent] = []
-        self._changed = asyncio.Event()
-
-    async def __call__(self, event: DeadLetterEvent) -> None:
-        self.events.append(event)
-        self._changed.set()
-
-    async def until(self, holds: Callable[[list[DeadLetterEvent]], bool], seconds: float = 30) -> None:
-        async with asyncio.timeout(seconds):
-            while not holds(self.events):
-                self._changed.clear()
-                await self._changed.wait()
 
 
 @dataclass
