@@ -12,7 +12,7 @@ This module does not know what a broker does with an expiration or a priority.
 import struct
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from msgspec import Struct
 
@@ -95,10 +95,30 @@ class BasicProperties(Struct, frozen=True):
 
 def decode_properties(raw: bytes) -> BasicProperties:
     """All fields of the raw properties."""
-    values: dict[str, object] = {}
-    for field, start, stop in _spans(raw):
-        values[field.name] = _read(field, raw, start, stop)
-    return BasicProperties(**values)  # type: ignore[arg-type]  # each value is of its field's kind by `_read`
+    return BasicProperties(**decode_fields(raw))
+
+
+def decode_fields(raw: bytes) -> dict[str, Any]:
+    """The fields that are set, by name."""
+    values: dict[str, Any] = {}
+    pos = 2
+    try:
+        for name, width in _fields_of(_flags(raw)):
+            start = pos
+            if width == _SHORTSTR:
+                pos += 1 + raw[pos]
+                # A message's properties are passed on, not judged: odd octets survive as surrogates.
+                values[name] = raw[start + 1 : pos].decode("utf-8", "surrogateescape")
+            elif width == _TABLE:
+                values[name], pos = decode_table(raw, pos)
+            else:
+                pos += width
+                values[name] = int.from_bytes(raw[start:pos], "big")
+    except IndexError:
+        pos = -1
+    if pos != len(raw):
+        raise FrameSyntaxError(_BAD_END)
+    return values
 
 
 def encode_properties(properties: BasicProperties) -> bytes:
@@ -199,23 +219,30 @@ def _flags(raw: bytes) -> int:
     return raw[0] << 8 | raw[1]
 
 
-def _spans(raw: bytes) -> list[tuple[_Field, int, int]]:
-    """Where each field that is set begins and ends, its own length octets included."""
-    flags = _flags(raw)
+_BAD_END: Final = "the properties do not end where their frame ends"
+
+
+@lru_cache(256)
+def _fields_of(flags: int) -> tuple[tuple[FieldName, int], ...]:
+    """Name and width of the fields that are set; producers set a few and always the same."""
     if flags & _UNUSED_FLAGS:
         raise FrameSyntaxError("property flags that AMQP 0-9-1 does not have")
+    return tuple((field.name, field.width) for field in FIELDS if flags & field.flag)
+
+
+def _spans(raw: bytes) -> list[tuple[_Field, int, int]]:
+    """Where each field that is set begins and ends, its own length octets included."""
     spans: list[tuple[_Field, int, int]] = []
     pos = 2
     try:
-        for field in FIELDS:
-            if not flags & field.flag:
-                continue
+        for name, _ in _fields_of(_flags(raw)):
+            field = _BY_NAME[name]
             start, pos = pos, pos + _length(field, raw, pos)
             spans.append((field, start, pos))
     except (struct.error, IndexError):
         pos = -1
     if pos != len(raw):
-        raise FrameSyntaxError("the properties do not end where their frame ends")
+        raise FrameSyntaxError(_BAD_END)
     return spans
 
 

@@ -80,45 +80,49 @@ def _read_table(data: bytes, pos: int, end: int, depth: int) -> dict[str, object
         raise FrameSyntaxError("field tables are nested too deeply")
     table: dict[str, object] = {}
     while pos < end:
-        start = pos + 1
-        pos = start + data[pos]
-        if pos >= end:
-            raise FrameSyntaxError("a field name reaches beyond its table")
-        name = data[start:pos]
-        key = _KEYS.get(name) or _key(name)
-        # Long strings are most of what headers hold; they are worth the repetition.
-        if data[pos] == _S:
-            (size,) = _U32.unpack_from(data, pos + 1)
-            start = pos + 5
-            pos = start + size
-            if pos > end:
-                raise FrameSyntaxError("a string reaches beyond its table")
-            raw = data[start:pos]
-            try:
-                table[key] = raw.decode()
-            except UnicodeDecodeError:
-                table[key] = RawStr(raw)
-        else:
+        behind = pos + data[pos] + 2  # the name and the code of the type
+        key = _TEXTS.get(data[pos:behind])
+        if key is None:
+            start, pos = pos + 1, behind - 1
+            if pos >= end:
+                raise FrameSyntaxError("a field name reaches beyond its table")
+            key = _key(data[start:pos], data[pos])
             table[key], pos = _read_value(data, pos, end, depth)
-    # Values of fixed size are not checked one by one: one that reaches over the end shows up here.
+            continue
+        # A string under a name that was seen before, as most headers are: worth the repetition.
+        (size,) = _U32.unpack_from(data, behind)
+        start = behind + 4
+        pos = start + size
+        raw = data[start:pos]
+        try:
+            table[key] = raw.decode()
+        except UnicodeDecodeError:
+            table[key] = RawStr(raw)
+    # What is not checked one by one, since it cannot come back, shows up here.
     if pos != end:
         raise FrameSyntaxError("a value reaches beyond its table")
     return table
 
 
-# Names of fields are few and come again and again: one string for each, whose hash is known from the first time on.
-_KEYS: Final[dict[bytes, str]] = {}
+# Names of fields are few and come again and again. Those of strings, as the wire has them, with the length in front and
+# the code of the type behind: one look tells name and type.
+_TEXTS: Final[dict[bytes, str]] = {}
+_KEYS: Final[dict[bytes, str]] = {}  # one string for each, whose hash is known from the first time on
 _MOST_KEYS: Final = 1024
 _LONGEST_KEY: Final = 64
 
 
-def _key(name: bytes) -> str:
+def _key(name: bytes, code: int) -> str:
+    if (known := _KEYS.get(name)) is not None and code != _S:
+        return known
     try:
         key = name.decode()
     except UnicodeDecodeError:
         return name.decode("utf-8", "surrogateescape")
     if len(_KEYS) < _MOST_KEYS and len(name) <= _LONGEST_KEY:
-        _KEYS[name] = key
+        key = _KEYS.setdefault(name, key)
+        if code == _S:
+            _TEXTS[bytes((len(name), *name, code))] = key
     return key
 
 

@@ -89,18 +89,21 @@ class Collector:
 
     async def keep(self, batch: Sequence[Delivery]) -> None:
         """Make these dead letters durable."""
-        await self._write([Read(delivery, self._read(delivery)) for delivery in batch])
+        await self._write(list(map(Read, batch, self._read(batch))))
 
-    def _read(self, delivery: Delivery) -> DeadLetter:
-        message = delivery.message
-        told, original = formats.opened(message, self._queue, self._conventions)
+    def _read(self, batch: Sequence[Delivery]) -> list[DeadLetter]:
+        now = self._clock.now()
+        return [self._read_one(delivery, now) for delivery in batch]
+
+    def _read_one(self, delivery: Delivery, now: datetime) -> DeadLetter:
+        told, original = formats.opened(delivery.message, self._queue, self._conventions)
         return self._reader.letter(
             original,
             told,
             found=delivery.origin,
             route=delivery.remembered_route,
             key=told.key or delivery.key,
-            now=self._clock.now(),
+            now=now,
         )
 
     async def _write(self, batch: Sequence[Read[DeadLetter]]) -> None:

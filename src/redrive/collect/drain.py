@@ -9,7 +9,7 @@ It does not know what the messages are.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -37,7 +37,7 @@ class Drain(Generic[T]):
     def __init__(
         self,
         receiver: Receiver,
-        read: Callable[[Delivery], T],
+        read: Callable[[Sequence[Delivery]], Iterable[T]],
         keep: Callable[[Sequence[Read[T]]], Awaitable[None]],
         trouble: Trouble,
         clock: Clock,
@@ -72,7 +72,7 @@ class Drain(Generic[T]):
         try:
             while True:
                 batch = await self._receiver.receive()
-                self._waiting += [Read(delivery, self._read(delivery)) for delivery in batch]
+                self._waiting += map(Read, batch, self._read(batch))
                 self._something.set()
         except TransportClosedError:
             return

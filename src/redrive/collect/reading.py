@@ -10,6 +10,7 @@ The rule: any message becomes a letter. One that nobody understands is kept as i
 import re
 from datetime import datetime, timedelta
 from functools import lru_cache
+from operator import attrgetter
 from typing import Final, TypeVar, get_type_hints
 
 import msgspec
@@ -19,7 +20,7 @@ from redrive.letters import DeadLetter, Failure, Kind, Message, Origin
 from redrive.letters.letter import EPOCH, storable
 from redrive.letters.message import made_up_correlation_id, own_correlation_id
 from redrive.letters.redact import Redactor
-from redrive.rules import Classifier, Exhausted, StrategyOptions, choose
+from redrive.rules import Classifier, Exhausted, Plan, StrategyOptions, choose
 
 _T = TypeVar("_T", Message, Origin, Failure)
 UNKNOWN_REASON: Final = "Unknown"
@@ -30,6 +31,7 @@ _TEXTS: Final[dict[type[msgspec.Struct], tuple[str, ...]]] = {
     kind: tuple(name for name, hint in get_type_hints(kind).items() if hint in (str, str | None))
     for kind in (Message, Origin, Failure)
 }
+_texts_of: Final = {kind: attrgetter(*names) for kind, names in _TEXTS.items()}
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}")
 # What a broker says when it gave a message up itself.
 _BROKERS_WORDS: Final = {
@@ -47,6 +49,8 @@ class Reader:
         self._classifier = classifier
         self._redactor = redactor
         self._options = options
+        self._plans: dict[Kind, Plan | Exhausted] = {}  # as of this moment: those of a batch share theirs
+        self._planned_at: datetime | None = None
         self._clean_name = lru_cache(_NAMES)(redactor.clean)  # reasons and types are few, letters are many
 
     def letter(
@@ -68,7 +72,7 @@ class Reader:
         tags = _tags(told)
         if (clean := _legible(message)) is not message:
             message, tags = clean, (*tags, DAMAGED) if DAMAGED not in tags else tags
-        plan = choose(failure.kind, 0, now, failure.retry_after, self._options, failure=failure)
+        plan = self._plan(failure, now)
         due = now if isinstance(plan, Exhausted) or plan.due is None else plan.due
         return DeadLetter.bury(
             message,
@@ -88,6 +92,18 @@ class Reader:
             # The id must be the same when this death is read again: by a time that the message tells, never by ours.
             died_at=told.failed_at or _died_at(told) or message.sent_at or EPOCH,
         )
+
+    def _plan(self, failure: Failure, now: datetime) -> Plan | Exhausted:
+        """What to do with it first; by its kind alone, unless it asks for more, or the user's rules look at it."""
+        if self._options.rules or failure.retry_after is not None:
+            return choose(failure.kind, 0, now, failure.retry_after, self._options, failure=failure)
+        if now is not self._planned_at:
+            self._planned_at = now
+            self._plans.clear()
+        plan = self._plans.get(failure.kind)
+        if plan is None:
+            plan = self._plans[failure.kind] = choose(failure.kind, 0, now, None, self._options)
+        return plan
 
     def failure(self, told: Told, now: datetime) -> Failure:
         """What went wrong, as far as it is told."""
@@ -128,9 +144,12 @@ class Reader:
 
 def _legible(value: _T) -> _T:
     """The value with texts that a store can keep. Octets that are no text at all survive in bodies and headers only."""
+    kind = type(value)
+    texts = _texts_of[kind](value)
+    if "".join(filter(None, texts)).isascii():  # as nearly all are; one look is quicker than many
+        return value
     changes: dict[str, str] = {}
-    for name in _TEXTS[type(value)]:
-        text = getattr(value, name)
+    for name, text in zip(_TEXTS[kind], texts, strict=True):
         if text is not None and not text.isascii() and (clean := storable(text)) != text:
             changes[name] = clean
     return msgspec.structs.replace(value, **changes) if changes else value
@@ -141,14 +160,15 @@ def _origin(told: Told, found: Origin, route: tuple[str, str] | None) -> Origin:
     exchange, key = route or (told.exchange, told.routing_key)
     # Partition, offset and group of what was found are of the dead-letter topic and of whoever collects it.
     place = found if told.source is None else told
-    return msgspec.structs.replace(
-        found,
+    return Origin(
+        transport=found.transport,
         source=told.source or found.source,
         exchange=exchange,
         routing_key=key,
         partition=place.partition,
         offset=place.offset,
         group=told.consumer_group,
+        broker=found.broker,
         dead_letter_source=found.source,
     )
 

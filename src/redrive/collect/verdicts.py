@@ -58,9 +58,12 @@ class VerdictCollector:
 
     async def keep(self, batch: Sequence[Delivery]) -> None:
         """Carry out these verdicts."""
-        await self._carry_out([Read(delivery, self._read(delivery)) for delivery in batch])
+        await self._carry_out(list(map(Read, batch, self._read(batch))))
 
-    def _read(self, delivery: Delivery) -> Verdict | None:
+    def _read(self, batch: Sequence[Delivery]) -> list[Verdict | None]:
+        return list(map(self._read_one, batch))
+
+    def _read_one(self, delivery: Delivery) -> Verdict | None:
         try:
             return from_body(delivery.body)
         except FormatError as error:

@@ -77,6 +77,8 @@ class Table:
 
     def concerned(self, names: Mapping[str, object], body: bytes | None) -> list[_Row]:
         """The rows that may recognise a message with these names of headers and this body."""
+        if not body and self.names.isdisjoint(names):
+            return []
         numbers: set[int] = set()
         if not self.names.isdisjoint(names):
             numbers.update(*(self.by_name[name] for name in names if name in self.names))

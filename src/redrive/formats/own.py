@@ -10,15 +10,16 @@ that are not UTF-8 keep their octets by way of `surrogateescape`, as AMQP's own 
 and it hides nothing: a `Failure` is redacted where it is made (D4).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
 from redrive.errors import SettingsError
 from redrive.formats import fields
 from redrive.letters import DeadLetter, Failure, Headers, HeaderValue, Kind, Origin, SystemState, Typed
+from redrive.letters.headers import EMPTY
 from redrive.rules import format_duration, parse_duration
 
 PREFIX: Final = "redrive-"
@@ -66,7 +67,21 @@ _ADDED: Final = frozenset(PREFIX + name for name in (*_OF_THE_DEATH, *_OF_THE_WA
 _ORIGINAL: Final = PREFIX + "original-"
 
 
-class OwnDeath(msgspec.Struct, frozen=True, kw_only=True):
+_Time: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_OTHER_NAMES: Final = {"text": "description", "kind": "error-kind", "rule": "error-rule"}
+
+
+def _header(field: str) -> str:
+    """The header that tells a field of `OwnDeath`."""
+    return PREFIX + _OTHER_NAMES.get(field, field.replace("_", "-"))
+
+
+class Share(float):
+    """A number from 0 to 1, which travels as text."""
+
+
+class OwnDeath(msgspec.Struct, frozen=True, kw_only=True, rename=_header):
     """What the headers tell. None is what they do not tell, or not legibly; `unreadable` says which."""
 
     unreadable: tuple[str, ...] = ()  # names of headers; never their content
@@ -83,10 +98,10 @@ class OwnDeath(msgspec.Struct, frozen=True, kw_only=True):
     group: str | None = None  # the failure's fingerprint, made of what stood there before anything was cut
     redacted: str | None = None  # by which rules its texts were cleaned
     # how often and when
-    retry_count: int | None = None
-    delivery_count: int | None = None
-    failed_at: datetime | None = None
-    first_failed_at: datetime | None = None
+    retry_count: _Count | None = None
+    delivery_count: _Count | None = None
+    failed_at: _Time | None = None
+    first_failed_at: _Time | None = None
     # who
     key: str | None = None
     correlation_id: str | None = None
@@ -95,12 +110,12 @@ class OwnDeath(msgspec.Struct, frozen=True, kw_only=True):
     source: str | None = None
     exchange: str | None = None
     routing_key: str | None = None
-    partition: int | None = None
-    offset: int | None = None
+    partition: _Count | None = None
+    offset: _Count | None = None
     consumer_group: str | None = None
-    # how busy the machine was, as fractions of one
-    cpu: float | None = None
-    memory: float | None = None
+    # how busy the machine was
+    cpu: Share | None = None
+    memory: Share | None = None
 
     @property
     def failure(self) -> Failure | None:
@@ -184,8 +199,11 @@ def strip(headers: Headers) -> Headers:
     `redrive-id`, `redrive-attempt`, `redrive-operation` and `x-replayed` stay: they belong to the message that was
     redriven, and its next death is known by them (E5).
     """
-    kept = [pair for pair in headers if pair[0] not in _ADDED and not pair[0].startswith(_ORIGINAL)]
-    return Headers.of(kept) if len(kept) < len(headers) else headers
+    names = headers.by_name
+    others = {name for name in names.keys() - _ADDED if not name.startswith(_ORIGINAL)}
+    if len(others) == len(names):
+        return headers
+    return Headers.of([pair for pair in headers if pair[0] in others]) if others else EMPTY
 
 
 def _iso(at: datetime) -> str:
@@ -227,14 +245,42 @@ def _end(text: str, size: int) -> str:
 
 def recognises(headers: Headers) -> bool:
     """Do the headers say that this is a dead letter of redrive?"""
-    return any(name == _MARK for name, _ in headers)
+    return _MARK in headers.by_name
 
 
 def read(headers: Headers) -> OwnDeath | None:
     """What the headers tell; never raises. None if this is no dead letter of redrive."""
-    found = dict(headers)  # the last one of a name counts
+    found = headers.by_name
     if _MARK not in found:
         return None
+    return _read_at_once(found) or _read_one_by_one(found)
+
+
+def _read_at_once(found: Mapping[str, HeaderValue]) -> OwnDeath | None:
+    """As nearly all of them are: written by `write`, carried by AMQP. None if one of them is anything else.
+
+    Ten times as fast as one by one, and the same: what would be read otherwise there is left to it.
+    """
+    try:
+        death = msgspec.convert(found, OwnDeath, dec_hook=_share)
+    except msgspec.ValidationError:
+        return None
+    if death.unreadable or death.retry_after is not None or None in found.values():
+        return None
+    if not (_is_utc(death.failed_at) and _is_utc(death.first_failed_at)):
+        return None
+    return death
+
+
+def _share(_kind: type, value: object) -> Share:
+    return Share(fields.fraction(value))
+
+
+def _is_utc(at: datetime | None) -> bool:
+    return at is None or at.tzinfo is UTC
+
+
+def _read_one_by_one(found: Mapping[str, HeaderValue]) -> OwnDeath:
     unreadable: list[str] = []
     told: dict[str, Any] = {}
     for name, value in found.items():
@@ -302,8 +348,8 @@ _READ: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
         ("partition", "partition", fields.count),
         ("offset", "offset", fields.count),
         ("consumer-group", "consumer_group", fields.text),
-        ("cpu", "cpu", fields.fraction),
-        ("memory", "memory", fields.fraction),
+        ("cpu", "cpu", lambda value: Share(fields.fraction(value))),
+        ("memory", "memory", lambda value: Share(fields.fraction(value))),
         ("redacted", "redacted", fields.text),
         ("stack", "stack", fields.text),
     )

@@ -116,7 +116,7 @@ class _Marks(NamedTuple):
 
 
 def _marks(message: Message, table: Table) -> _Marks:
-    headers = dict(message.headers)  # the last one of a name counts
+    headers = message.headers.by_name
     journeyed = x_death.recognises(headers)
     journey = x_death.read(headers) if journeyed else _NO_JOURNEY
     death = own.read(message.headers)
@@ -245,7 +245,9 @@ def _later(one: datetime | None, other: datetime | None) -> datetime | None:
 def _stripped(message: Message, marks: _Marks) -> Message:
     if marks.onex is not None:
         return marks.onex.message or message
-    headers = without_added(own.strip(message.headers), marks.found)
+    headers = own.strip(message.headers)
+    if marks.found:
+        headers = without_added(headers, marks.found)
     properties = message.properties
     if marks.journeyed:
         headers = headers.without(*x_death.NAMES.difference(marks.journey.unreadable))

@@ -54,22 +54,47 @@ class Typed(msgspec.Struct, frozen=True, order=False):
 
 
 class Headers(Sequence[tuple[str, HeaderValue]]):
-    """An immutable, ordered list of (name, value). Names may repeat; the last one counts."""
+    """An immutable, ordered list of (name, value). Names may repeat; the last one counts.
 
-    __slots__ = ("_pairs",)
+    Held as pairs, or by name where no name repeats, as in AMQP; the one is made of the other when it is asked for.
+    """
+
+    __slots__ = ("_by_name", "_made", "packed")
 
     def __init__(self, pairs: Mapping[str, HeaderValue] | Iterable[tuple[str, HeaderValue]] = ()) -> None:
         items = pairs.items() if isinstance(pairs, Mapping) else pairs
-        self._pairs: tuple[tuple[str, HeaderValue], ...] = tuple(
+        self._made: tuple[tuple[str, HeaderValue], ...] | None = tuple(
             [(name, value if type(value) in _EXACT else _checked(value)) for name, value in items]
         )
+        self._by_name: dict[str, HeaderValue] | None = None
+        self.packed: bytes | None = None  # what `pack` has made of them, once it has
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[str, HeaderValue]]) -> Self:
         """Headers of pairs that are known to be right, as those of a decoder or of other headers: not looked at."""
         made = cls.__new__(cls)
-        made._pairs = tuple(pairs)  # noqa: SLF001  it is one of ours
+        made._made, made._by_name, made.packed = tuple(pairs), None, None  # noqa: SLF001  it is one of ours
         return made
+
+    @classmethod
+    def of_table(cls, table: dict[str, HeaderValue]) -> Self:
+        """The same of a table, which nobody changes from now on."""
+        made = cls.__new__(cls)
+        made._made, made._by_name, made.packed = None, table, None  # noqa: SLF001  likewise
+        return made
+
+    @property
+    def _pairs(self) -> tuple[tuple[str, HeaderValue], ...]:
+        if self._made is None:
+            self._made = tuple((self._by_name or {}).items())
+        return self._made
+
+    @property
+    def by_name(self) -> Mapping[str, HeaderValue]:
+        """The headers by name; of those that share one, the last."""
+        if self._by_name is None:
+            self._by_name = dict(self._made or ())
+        return self._by_name
 
     @overload
     def __getitem__(self, index: int) -> tuple[str, HeaderValue]: ...
@@ -79,7 +104,7 @@ class Headers(Sequence[tuple[str, HeaderValue]]):
         return Headers.of(self._pairs[index]) if isinstance(index, slice) else self._pairs[index]
 
     def __len__(self) -> int:
-        return len(self._pairs)
+        return len((self._by_name or ()) if self._made is None else self._made)
 
     def __iter__(self) -> Iterator[tuple[str, HeaderValue]]:
         return iter(self._pairs)
@@ -96,10 +121,7 @@ class Headers(Sequence[tuple[str, HeaderValue]]):
 
     def get(self, name: str, default: HeaderValue = None) -> HeaderValue:
         """The value of the last header of this name."""
-        for key, value in reversed(self._pairs):
-            if key == name:
-                return value
-        return default
+        return self.by_name.get(name, default)
 
     def get_all(self, name: str) -> tuple[HeaderValue, ...]:
         """The values of all headers of this name, in order."""
@@ -119,7 +141,7 @@ class Headers(Sequence[tuple[str, HeaderValue]]):
 
     def names(self) -> frozenset[str]:
         """The names that occur."""
-        return frozenset(name for name, _ in self._pairs)
+        return frozenset(self.by_name)
 
     def with_(self, changes: Mapping[str, HeaderValue]) -> Self:
         """A copy in which each of these names occurs once: replaced in place, or added last."""
@@ -182,7 +204,9 @@ _AS_IT_IS: Final = frozenset({type(None), bool, float, bytes})
 
 def pack(headers: Headers) -> bytes:
     """The headers as bytes."""
-    return _encode(_to_wire(headers, DEEPEST)) if headers else b""
+    if headers.packed is None:
+        headers.packed = _encode(_to_wire(headers, DEEPEST)) if len(headers) else b""
+    return headers.packed
 
 
 def unpack(data: bytes) -> Headers:

@@ -20,7 +20,6 @@ from redrive.letters.lifecycle import State
 from redrive.letters.message import Message, Origin, correlation_id_of
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
 HEADLINE: Final = 300  # how much of the error text a head carries
 # Crockford's base 32 leaves out what is mistaken when read aloud, and sorts like the bytes it stands for.
 _CROCKFORD: Final = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -192,7 +191,8 @@ def letter_id(key: str, died_at: datetime) -> str:
     The time in front keeps neighbours together in every index. It must be the one told by the message or by
     the broker, not the reader's clock, or a repeated add would not be recognised.
     """
-    milliseconds = max(0, (died_at - EPOCH) // _MILLISECOND) & (2**48 - 1)
+    since = died_at - EPOCH
+    milliseconds = (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
     digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=10).digest()
-    bits = (milliseconds << 80 | int.from_bytes(digest)) << 2
+    bits = ((max(0, milliseconds) & (2**48 - 1)) << 80 | int.from_bytes(digest)) << 2
     return "".join([_PAIRS[bits >> at & 1023] for at in _TENS])

@@ -135,9 +135,8 @@ def choose(
     if after_attempt(redrives, options.max_redrives) == "exhausted":
         return Exhausted(redrives)
     strategy, rule = _chosen(kind, failure, options)
-    asked = now + (
-        retry_after or timedelta(0)
-    )  # whichever is later: what we would do or what we are asked to
+    # Whichever is later: what we would do or what we are asked to.
+    asked = now if retry_after is None else now + retry_after
     match strategy:
         case Strategy.IMMEDIATE:
             step = options.steps[min(max(redrives, 0), len(options.steps) - 1)]

@@ -87,7 +87,7 @@ class RabbitDelivery(Delivery):
     def message(self) -> Message:
         """The message as its producer sent it."""
         if self._message is None:
-            self._message = to_message(self.unsealed.properties, self.body)
+            self._message = to_message(self.unsealed.properties, self.body, self.unsealed.fields)
         return self._message
 
     @property

@@ -10,10 +10,10 @@ It works on raw properties (`amqp.properties`) and decodes nothing but the heade
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from redrive.amqp.errors import AmqpError
-from redrive.amqp.properties import read_field, read_headers, replace_fields
+from redrive.amqp.properties import decode_fields, read_field, read_headers, replace_fields
 from redrive.transports.rabbitmq.names import STEPS, delay_queue
 
 DELIVERIES: Final = "redrive-deliveries"  # the number of the delivery that follows
@@ -38,10 +38,16 @@ _DEATHS: Final = (
 )
 _COUNTS: Final = ("x-delivery-count", "x-acquired-count")
 _PERSISTENT: Final = 2
-# Without any of these among the octets, nothing was added that `unseal` takes out. What redrive tells of a death
-# (`redrive-reason` and so on) is no seal: a dead letter as such is not opened and packed again for nothing.
+# Without any of these, nothing was added that `unseal` takes out. What redrive tells of a death (`redrive-reason` and
+# so on) is no seal: a dead letter as such is not opened and packed again for nothing.
+_TRACES: Final = frozenset(
+    {
+        *(DELIVERIES, NOT_BEFORE, *_COUNTS),
+        *(_SOURCE, _EXCHANGE, _ROUTING_KEY, _EXPIRATION, _USER_ID, _MODE, _ORDER, *_CARBON_COPIES.values()),
+        *(_ORIGINAL + name for name in _DEATHS),
+    }
+)
 _OURS, _COUNTED = b"redrive-", b"-count"  # each trace has one of these, and most messages have neither
-_TRACES: Final = tuple(name.encode() for name in (DELIVERIES, NOT_BEFORE, _ORIGINAL, *_COUNTS))
 
 
 class Unsealed(NamedTuple):
@@ -55,6 +61,7 @@ class Unsealed(NamedTuple):
         None  # how often the broker gave it back, by its own count; None: it does not count
     )
     not_before: int | None = None
+    fields: dict[str, Any] | None = None  # of `properties`, where they had to be read
 
     def route(self, exchange: str, routing_key: str) -> tuple[str, str]:
         """The route its producer used, if this is the one it was delivered with."""
@@ -135,19 +142,17 @@ def unseal(properties: bytes, source: str) -> Unsealed:
     """
     if _OURS not in properties and _COUNTED not in properties:
         return Unsealed(properties)
-    for trace in _TRACES:
-        if trace in properties:
-            break
-    else:
-        return Unsealed(properties)
     try:
-        return _unseal(properties, source)
+        fields = decode_fields(properties)
+        headers = fields.get("headers")
+        if headers is None or _TRACES.isdisjoint(headers):
+            return Unsealed(properties, fields=fields)
+        return _unseal(properties, headers, source)
     except AmqpError:
         return Unsealed(properties)
 
 
-def _unseal(properties: bytes, source: str) -> Unsealed:
-    headers = read_headers(properties)
+def _unseal(properties: bytes, headers: dict[str, object], source: str) -> Unsealed:
     # RabbitMQ 4 tells how often it was acquired as well: a sign of a queue that counts, but not of failures.
     counts = [headers.pop(name, None) for name in _COUNTS]
     deliveries, not_before = headers.pop(DELIVERIES, None), headers.pop(NOT_BEFORE, None)

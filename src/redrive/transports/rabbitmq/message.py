@@ -15,14 +15,14 @@ import struct
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
 from redrive.amqp.errors import FrameSyntaxError, MisuseError
-from redrive.amqp.properties import BasicProperties, decode_properties, encode_properties
+from redrive.amqp.properties import BasicProperties, decode_fields, encode_properties
 from redrive.amqp.values import (
     DecimalValue,
-    FieldTable,
     Float32,
     Int8,
     Int16,
@@ -48,52 +48,52 @@ _INTS: Final[dict[str, type[WireInt]]] = {
     "int32": Int32, "uint32": UInt32, "uint64": UInt64, "timestamp": Timestamp,
 }  # fmt: skip
 _AS_IT_IS: Final = frozenset({str, int, bool, float, bytes, type(None)})  # the same in Python and on the wire
-_OTHERS: Final = (
-    "delivery_mode",
-    "priority",
-    "reply_to",
-    "expiration",
-    "type",
-    "user_id",
-    "app_id",
-    "cluster_id",
+_OTHERS: Final = frozenset(
+    {"delivery_mode", "priority", "reply_to", "expiration", "type", "user_id", "app_id", "cluster_id"}
 )
 
 
 # --- from the wire ----------------------------------------------------------------------------------------
 
 
-def to_message(properties: bytes, body: bytes) -> Message:
-    """The message that raw properties and a body make; what cannot be read of them is kept as it is, as `raw`."""
+def to_message(properties: bytes, body: bytes, fields: dict[str, Any] | None = None) -> Message:
+    """The message that raw properties and a body make; what cannot be read of them is kept as it is, as `raw`.
+
+    `fields` are the properties, where somebody has read them already.
+    """
     try:
-        had = decode_properties(properties)
+        had = fields or decode_fields(properties)
     except FrameSyntaxError:
         return Message(body=body, properties=Headers({_RAW: properties}))
-    others = [(name, value) for name in _OTHERS if (value := getattr(had, name)) is not None]
+    others = {name: value for name, value in had.items() if name in _OTHERS}
     sent_at = None
-    if had.timestamp is not None:
-        sent_at = _time(had.timestamp)
+    if (seconds := had.get("timestamp")) is not None:
+        sent_at = _time(seconds)
         if sent_at is None:
-            others.append(("timestamp", had.timestamp))
+            others["timestamp"] = seconds
+    field = had.get
     return Message(
         body=body,
-        headers=_headers(had.headers) if had.headers else EMPTY,
-        content_type=had.content_type,
-        content_encoding=had.content_encoding,
-        message_id=had.message_id,
-        correlation_id=had.correlation_id,
+        headers=_headers(table) if (table := field("headers")) else EMPTY,
+        content_type=field("content_type"),
+        content_encoding=field("content_encoding"),
+        message_id=field("message_id"),
+        correlation_id=field("correlation_id"),
         sent_at=sent_at,
-        properties=Headers(others) if others else EMPTY,
+        properties=_properties(tuple(others.items())) if others else EMPTY,
     )
 
 
-def _headers(table: FieldTable) -> Headers:
-    return Headers.of(
-        [
-            (name, value if type(value) in _AS_IT_IS else _from_wire(value))  # type: ignore[misc]  # of these types
-            for name, value in table.items()
-        ]
-    )
+@lru_cache(256)
+def _properties(others: tuple[tuple[str, Any], ...]) -> Headers:
+    """One for all messages alike: most have a delivery mode and nothing else."""
+    return Headers.of(others)
+
+
+def _headers(table: dict[str, Any]) -> Headers:
+    if not _AS_IT_IS.issuperset(map(type, table.values())):
+        table = {name: _from_wire(value) for name, value in table.items()}
+    return Headers.of_table(table)
 
 
 def _time(seconds: int) -> datetime | None:
@@ -137,7 +137,9 @@ def to_properties(message: Message) -> bytes:
     """The raw properties of a message; a `FormatError` if AMQP cannot carry one of them."""
     if isinstance(raw := message.properties.get(_RAW), bytes):
         return raw
-    others = {name: _plain(value) for name, value in message.properties if name in (*_OTHERS, "timestamp")}
+    others = {
+        name: _plain(value) for name, value in message.properties if name in _OTHERS or name == "timestamp"
+    }
     if message.sent_at is not None:
         others["timestamp"] = max(0, (message.sent_at - _EPOCH) // _SECOND)
     try:
