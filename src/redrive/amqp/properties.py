@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from redrive.amqp.errors import SHORTSTR_MAX, FrameSyntaxError, MisuseError
 from redrive.amqp.table import decode_table, encode_table
@@ -123,10 +124,15 @@ def decode_fields(raw: bytes) -> dict[str, Any]:
 
 def encode_properties(properties: BasicProperties) -> bytes:
     """The raw properties. A value that does not fit its field is a `MisuseError`."""
+    return encode_fields(asdict(properties))
+
+
+def encode_fields(values: Mapping[str, Any]) -> bytes:
+    """The same of fields by name; None is a field that is not set."""
     flags = 0
     parts = [b""]
     for field in FIELDS:
-        value = getattr(properties, field.name)
+        value = values.get(field.name)
         if value is not None:
             flags |= field.flag
             parts.append(_write(field, value))

@@ -156,6 +156,8 @@ class Headers(Sequence[tuple[str, HeaderValue]]):
 
     def without(self, *names: str) -> Self:
         """A copy in which none of these names occurs."""
+        if self.by_name.keys().isdisjoint(names):
+            return self
         return self.of([pair for pair in self._pairs if pair[0] not in names])
 
 

@@ -33,13 +33,15 @@ class Redrive(msgspec.Struct, frozen=True):
 def marked(headers: Headers, redrive: Redrive) -> Headers:
     """The headers of a message that is sent back."""
     pairs: list[tuple[str, HeaderValue]] = [
+        *unmarked(headers),
         (ID, redrive.hold.id),
         (FENCE, redrive.hold.fence),
         (ATTEMPT, redrive.attempt),
     ]
     if redrive.operation is not None:
         pairs.append((OPERATION, redrive.operation))
-    return Headers([*unmarked(headers), *pairs, (REPLAYED, True)])
+    pairs.append((REPLAYED, True))
+    return Headers.of(pairs)
 
 
 def unmarked(headers: Headers) -> Headers:

@@ -120,16 +120,16 @@ class Worker:
 
     async def _see_to(self, heads: Sequence[LetterHead]) -> None:
         now = self._clock.now()
-        letters = {letter.id: letter for letter in await self._store.load([head.id for head in heads])}
+        letters = await self._store.load([head.id for head in heads])
         going: list[DeadLetter] = []
         settlements: list[Settlement] = []
-        for head in heads:
-            if letters[head.id].hold != head.hold:  # we stood still for so long that it is somebody else's
+        for head, letter in zip(heads, letters, strict=True):
+            if letter.fence != head.fence:  # we stood still for so long that it is somebody else's
                 self.counts.stale += 1
                 continue
-            outcome = self._instead_of_sending(letters[head.id], now)
+            outcome = self._instead_of_sending(letter, now)
             if outcome is None:
-                going.append(letters[head.id])
+                going.append(letter)
             else:
                 settlements.append(Settlement(head.hold, outcome))
         if settlements:

@@ -4,7 +4,7 @@ Columns are the fields of `LetterHead` by the same names. Times are whole micros
 tables the columns stand, and by which statements they are written, is each database's own.
 """
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -28,6 +28,8 @@ OWN: Final = (
     "last_failed_at", "next_retry_at",
 )  # fmt: skip
 
+_STATES: Final = {state.value: state for state in State}  # a look is quicker than a call
+_KINDS: Final = {kind.value: kind for kind in Kind}
 _TICK: Final = timedelta(microseconds=1)
 _encode_json = msgspec.json.Encoder().encode
 _decode_tags = msgspec.json.Decoder(tuple[str, ...]).decode
@@ -41,11 +43,7 @@ def ticks(moment: datetime) -> int:
 
 def moment(count: int) -> datetime:
     """The time that many microseconds after 1970."""
-    seconds, rest = divmod(count, 1_000_000)
-    try:
-        return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest)
-    except (OverflowError, ValueError, OSError):
-        return EPOCH + timedelta(microseconds=count)
+    return EPOCH + timedelta(0, 0, count)
 
 
 def span(duration: timedelta) -> int:
@@ -130,10 +128,11 @@ def attempt_of(row: tuple[Any, ...]) -> Attempt:
 def _fields(row: tuple[Any, ...]) -> dict[str, Any]:
     fields = dict(zip(HEAD, row, strict=True))
     for name in TIMES:
-        if fields[name] is not None:
-            fields[name] = moment(fields[name])
-    fields["state"] = State(fields["state"])
-    fields["kind"] = Kind(fields["kind"])
+        if (count := fields[name]) is not None:
+            fields[name] = EPOCH + timedelta(0, 0, count)  # `moment`, of which there are many
+    state, kind = fields["state"], fields["kind"]
+    fields["state"] = _STATES.get(state) or State(state)
+    fields["kind"] = _KINDS.get(kind) or Kind(kind)
     fields["presumed"] = bool(fields["presumed"])
     fields["tags"] = read_tags(fields["tags"])
     return fields

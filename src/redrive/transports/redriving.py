@@ -13,7 +13,7 @@ from uuid import uuid4
 import msgspec
 
 from redrive.letters import DeadLetter, Hold
-from redrive.letters.redrive import Redrive, marked, redrive_of, unmarked
+from redrive.letters.redrive import Redrive, marked, redrive_of
 from redrive.transports.base import Publication, Target
 
 _TIME_TO_LIVE: Final = "expiration"  # AMQP's name for it
@@ -32,7 +32,8 @@ class SendOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def attempts_of(letter: DeadLetter) -> int:
     """How often it was sent back, over all cycles, also under an earlier letter's name (H3)."""
-    earlier = redrive_of(letter.message.headers)  # as the letter was made: what was tried before it was there
+    headers = letter.message.headers  # as the letter was made: what was tried before it was there
+    earlier = redrive_of(headers) if headers else None
     return letter.dlq_retry_count + (0 if earlier is None else earlier.attempt)
 
 
@@ -43,7 +44,7 @@ def publication(
     redrive = Redrive(hold, attempts_of(letter) + 1, operation)
     message = letter.message
     changes: dict[str, object] = {
-        "headers": marked(unmarked(message.headers), redrive),
+        "headers": marked(message.headers, redrive),
         # Its time to live was counted from the day it was first sent: it would be over at once, or before its turn.
         "properties": message.properties.without(_TIME_TO_LIVE),
     }

@@ -12,7 +12,7 @@ The other properties are in `Message.properties` by AMQP's names. What AMQP has 
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
@@ -20,7 +20,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from redrive.amqp.errors import FrameSyntaxError, MisuseError
-from redrive.amqp.properties import BasicProperties, decode_fields, encode_properties
+from redrive.amqp.properties import decode_fields, encode_fields
 from redrive.amqp.values import (
     DecimalValue,
     Float32,
@@ -137,22 +137,20 @@ def to_properties(message: Message) -> bytes:
     """The raw properties of a message; a `FormatError` if AMQP cannot carry one of them."""
     if isinstance(raw := message.properties.get(_RAW), bytes):
         return raw
-    others = {
-        name: _plain(value) for name, value in message.properties if name in _OTHERS or name == "timestamp"
+    fields: dict[str, Any] = {
+        "content_type": message.content_type,
+        "content_encoding": message.content_encoding,
+        "headers": _table(message.headers) or None,
+        "correlation_id": message.correlation_id,
+        "message_id": message.message_id,
     }
+    for name, value in message.properties:
+        if name in _OTHERS or name == "timestamp":
+            fields[name] = _plain(value)
     if message.sent_at is not None:
-        others["timestamp"] = max(0, (message.sent_at - _EPOCH) // _SECOND)
+        fields["timestamp"] = max(0, (message.sent_at - _EPOCH) // _SECOND)
     try:
-        return encode_properties(
-            BasicProperties(
-                content_type=message.content_type,
-                content_encoding=message.content_encoding,
-                headers={name: to_wire(name, value) for name, value in message.headers} or None,
-                correlation_id=message.correlation_id,
-                message_id=message.message_id,
-                **others,
-            )
-        )
+        return encode_fields(fields)
     except MisuseError as error:
         raise FormatError(f"AMQP cannot carry this message: {error.text}") from error
 
@@ -161,12 +159,19 @@ def _plain(value: HeaderValue) -> Any:
     return value.value if isinstance(value, Typed) else value
 
 
+def _table(headers: Headers) -> Mapping[str, object]:
+    table = headers.by_name
+    if _AS_IT_IS.issuperset(map(type, table.values())):
+        return table
+    return {name: to_wire(name, value) for name, value in table.items()}
+
+
 def to_wire(name: str, value: HeaderValue) -> object:
     """The value that `amqp.table` writes for a header; `name` is for the error."""
     if type(value) in _AS_IT_IS:
         return value
     if isinstance(value, Headers):
-        return {key: to_wire(key, item) for key, item in value}
+        return _table(value)
     if isinstance(value, tuple):
         return [to_wire(name, item) for item in value]
     if isinstance(value, Typed):
