@@ -18,7 +18,7 @@ from redrive.clock import SystemClock
 from redrive.collect import VerdictCollector
 from redrive.letters import LetterHead, State
 from redrive.letters.redrive import Redrive, redrive_of
-from redrive.letters.verdict import QUEUE, resolved, to_message
+from redrive.letters.verdict import QUEUE, resolved, to_messages
 from redrive.recover.breaker import Breakers
 from redrive.recover.rescuer import Rescuer
 from redrive.recover.worker import Worker, WorkerOptions
@@ -136,7 +136,7 @@ async def test_a_worker_stopped_beyond_its_lease_changes_nothing_when_it_goes_on
 
         async def heard(count: int, redrives: list[Redrive]) -> tuple[int, int]:
             """Say that these were processed, and wait until so many verdicts have been heard."""
-            words = [to_message(resolved(redrive, "orders", clock.now())) for redrive in redrives]
+            words = to_messages([resolved(redrive, "orders", clock.now()) for redrive in redrives])
             assert not any(await transport.publish([Publication(word, Target(name=QUEUE)) for word in words]))
             counts = verdicts.counts
             for _ in range(3000):

@@ -6,6 +6,7 @@ twice, changes nothing and is counted; one that cannot be read is told and dropp
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -60,30 +61,31 @@ class VerdictCollector:
         """Carry out these verdicts."""
         await self._carry_out(list(map(Read, batch, self._read(batch))))
 
-    def _read(self, batch: Sequence[Delivery]) -> list[Verdict | None]:
+    def _read(self, batch: Sequence[Delivery]) -> list[Sequence[Verdict]]:
         return list(map(self._read_one, batch))
 
-    def _read_one(self, delivery: Delivery) -> Verdict | None:
+    def _read_one(self, delivery: Delivery) -> Sequence[Verdict]:
         try:
             return from_body(delivery.body)
         except FormatError as error:
             self.counts.unreadable += 1
             self._trouble("a verdict cannot be read; it is dropped", error)
-            return None
+            return ()
 
-    async def _carry_out(self, batch: Sequence[Read[Verdict | None]]) -> None:
-        verdicts = [one.value for one in batch if one.value is not None]
+    async def _carry_out(self, batch: Sequence[Read[Sequence[Verdict]]]) -> None:
+        verdicts = [verdict for one in batch for verdict in one.value]
         if not verdicts:
             return
-        settlements = [
-            Settlement(
-                verdict.hold, Resolve(detail=f"processed by a consumer of {verdict.source or 'its source'}")
-            )
-            for verdict in verdicts
-        ]
+        settlements = [Settlement(verdict.hold, _processed_by(verdict.source)) for verdict in verdicts]
         for verdict, done in zip(verdicts, await self._store.settle(settlements), strict=True):
             if done:
                 self.counts.resolved += 1
                 self._resolved(verdict)
             else:
                 self.counts.late += 1
+
+
+@lru_cache(256)
+def _processed_by(source: str) -> Resolve:
+    """One for all letters of a source, so that a store sees that they are alike."""
+    return Resolve(detail=f"processed by a consumer of {source or 'its source'}")

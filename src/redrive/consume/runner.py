@@ -29,7 +29,7 @@ from redrive.consume.slots import Slot, Slots
 from redrive.errors import RedriveError, TransportClosedError
 from redrive.letters.event import DeadLetterEvent
 from redrive.letters.redact import Redactor
-from redrive.letters.verdict import QUEUE, Verdict, resolved, to_message
+from redrive.letters.verdict import QUEUE, Verdict, resolved, to_messages
 from redrive.rules import Complete, DeadLetterIt, GiveBack
 from redrive.rules.breaker import Breaker
 from redrive.transports.base import Death, Delivery, Outcomes, Publication, Receiver, Release, Target
@@ -288,9 +288,10 @@ class Runner:
         """Say what became of redrives, then accept them. A verdict that is lost is no reason to do the work twice."""
         assert self._publish is not None  # noqa: S101  there are no words without it
         target = Target(name=QUEUE)
-        outcomes = await self._publish([Publication(to_message(word.verdict), target) for word in words])
+        messages = to_messages([word.verdict for word in words])
+        outcomes = await self._publish([Publication(message, target) for message in messages])
         if lost := [error for error in outcomes if error is not None]:
-            self._tell_failed(f"{len(lost)} verdicts could not be sent", lost[0])
+            self._tell_failed("verdicts could not be sent", lost[0])
         self._accepted += [word.delivery for word in words]
         self._accept()
         return [None] * len(words)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Final, Self, TypeAlias, Union, overload
 from uuid import UUID
 
@@ -200,6 +201,7 @@ _TABLE, _TYPED, _DECIMAL, _UUID, _BIG_INT, _TIME, _ODD_TEXT = 1, 2, 3, 4, 5, 6, 
 # Twice what AMQP lets in: each of its tables may stand within a `Typed` as well.
 DEEPEST: Final = 128
 _INT_RANGE: Final = range(-(2**63), 2**64)
+_FEW: Final = 64
 _encode: Final = msgspec.msgpack.Encoder().encode
 _AS_IT_IS: Final = frozenset({type(None), bool, float, bytes})
 
@@ -215,6 +217,10 @@ def unpack(data: bytes) -> Headers:
     """The headers that `pack` made these bytes of."""
     if not data:
         return EMPTY
+    return _unpack_known(data) if len(data) <= _FEW else _unpack(data)
+
+
+def _unpack(data: bytes) -> Headers:
     try:
         value = _decode(data, DEEPEST)
     except (msgspec.MsgspecError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
@@ -222,6 +228,11 @@ def unpack(data: bytes) -> Headers:
     if not isinstance(value, Headers):
         raise FormatError("stored headers cannot be read: not a list of headers")
     return value
+
+
+_unpack_known: Final = lru_cache(256)(
+    _unpack
+)  # few bytes are often the same: a delivery mode and nothing else
 
 
 def _to_wire(value: HeaderValue, depth: int) -> object:

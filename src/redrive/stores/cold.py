@@ -118,10 +118,11 @@ def _compress(data: bytes) -> bytes:
 
 
 def _expand(data: bytes) -> bytes:
+    packed = data[_START:]
+    if data[:1] == _PLAIN and data[1:_START] == crc32(packed).to_bytes(4):
+        return packed
     check_sum(data)
-    if data[:1] == _PLAIN:
-        return data[_START:]
     try:
-        return zstandard.ZstdDecompressor().decompress(data[_START:], max_output_size=LARGEST)
+        return zstandard.ZstdDecompressor().decompress(packed, max_output_size=LARGEST)
     except zstandard.ZstdError as error:
         raise FormatError(f"a stored letter cannot be expanded: {error}") from error

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from redrive.amqp.table import decode_table, encode_table
+from redrive.formats import own
 from redrive.formats.own import (
     LONGEST_DESCRIPTION,
     LONGEST_STACK,
@@ -365,3 +366,55 @@ def test_a_share_that_is_none_is_named_and_nothing_is_told(wrong: HeaderValue) -
     assert death is not None
     assert death.system_state is None
     assert death.unreadable == ("redrive-cpu",)
+
+
+# --- the quick way ---------------------------------------------------------------------------------------
+
+TOLD_AS_TEXT = st.sampled_from(
+    ("", "true", "False", "7", "-1", "1.5", "0.25", "nan", "5s", "timeout", "1700000000", AT.isoformat())
+) | AWARE.map(datetime.isoformat)
+ODD_TIMES = st.sampled_from(
+    (
+        "2026-02-11T11:00:00",
+        "2026-02-11T11:00:00Z",
+        "2026-02-11T12:00:00.5+01:00",
+        "2026-02-11 11:00:00+00:00",
+        "2026-02-11T11:00:00.123456789Z",
+        "2026-02-11",
+        "2026-W07-3",
+        "20260211T110000Z",
+        "0001-01-01T00:00:00+23:59",
+    )
+)
+ANYTHING: st.SearchStrategy[HeaderValue] = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**64), 2**64),
+    st.floats(),
+    TOLD_AS_TEXT,
+    ODD_TIMES,
+    WIRE_TEXT,
+    st.binary(max_size=10),
+    TOLD_AS_TEXT.map(lambda text: text.encode()),
+    st.integers(-9, 9).map(lambda number: Typed("int16", number)),
+    st.just(Headers({"a": 1})),
+    st.just((1, "two")),
+)
+NAMES = st.sampled_from(sorted([*own._READ, PREFIX + "unreadable", PREFIX + "text", "x-mine"]))
+
+
+@given(st.dictionaries(NAMES, ANYTHING, max_size=12), st.booleans())
+def test_what_is_read_at_once_is_what_is_read_one_by_one(
+    found: dict[str, HeaderValue], written: bool
+) -> None:
+    """Whatever stands there: on top of what `write` writes, and alone."""
+    headers = dict(write(a_death(system_state=SystemState(0.25, 0.5)), 3)) if written else {}
+    headers |= found
+    at_once = own._read_at_once(headers)
+    assert at_once is None or at_once == own._read_one_by_one(headers)
+
+
+def test_what_was_written_is_read_at_once() -> None:
+    headers = write(a_death(system_state=SystemState(0.25, 0.5)), 3)
+    assert own._read_at_once(headers.by_name) is not None
+    assert own._read_at_once(headers.with_({"redrive-failed-at": "yesterday"}).by_name) is None

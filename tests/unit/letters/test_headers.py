@@ -374,3 +374,32 @@ def test_tables_within_tables_cost_no_more_than_a_few_times_their_bytes() -> Non
         assert tracemalloc.get_traced_memory()[1] < 20 * len(data)
     finally:
         tracemalloc.stop()
+
+
+# --- by name ---------------------------------------------------------------------------------------------
+
+
+def test_headers_of_a_table_are_those_of_its_pairs() -> None:
+    table: dict[str, HeaderValue] = {"b": 1, "a": "x", "c": None}
+    by_table, by_pairs = Headers.of_table(table), Headers(list(table.items()))
+    assert by_table == by_pairs
+    assert hash(by_table) == hash(by_pairs)
+    assert len(Headers.of_table(table)) == 3
+    assert list(Headers.of_table(table)) == [("b", 1), ("a", "x"), ("c", None)]
+    assert Headers.of_table(table)[1] == ("a", "x")
+    assert Headers.of_table(table).get("c", "none") is None
+    assert Headers.of_table(table).without("a") == by_pairs.without("a")
+    assert Headers.of_table(table).with_({"a": 2}) == by_pairs.with_({"a": 2})
+    assert pack(by_table) == pack(by_pairs)
+    assert not Headers.of_table({})
+
+
+def test_by_name_the_last_header_counts() -> None:
+    headers = Headers([("a", 1), ("b", 2), ("a", 3)])
+    assert headers.by_name == {"a": 3, "b": 2}
+    assert list(headers) == [("a", 1), ("b", 2), ("a", 3)]
+
+
+def test_headers_without_what_they_do_not_have_are_the_same() -> None:
+    headers = Headers({"a": 1})
+    assert headers.without("b", "c") is headers

@@ -160,11 +160,11 @@ def _hold(
 def extend(db: Connection, holds: Sequence[Hold], lease: timedelta, now: int, *, sent: bool) -> list[bool]:
     """Move the ends of leases that still run (S11, S12)."""
     held = _held(db, holds, now, "created_at, locked_by, sent_at")
-    said = now if sent else None
-    _update(db, {"lease_until": now + span(lease), "updated_at": now}, [row[0] for row in held.values()])
-    if said is not None:
-        first = {hold: row for hold, row in held.items() if row[2] is None}
-        _update(db, {"sent_at": said}, [row[0] for row in first.values()])
+    until = {"lease_until": now + span(lease), "updated_at": now}
+    first = {hold: row for hold, row in held.items() if sent and row[2] is None}
+    _update(db, until, [row[0] for hold, row in held.items() if hold not in first])
+    if first:
+        _update(db, {**until, "sent_at": now}, [row[0] for row in first.values()])
         write_journal(
             db,
             [
@@ -216,19 +216,27 @@ def settle(db: Connection, settlements: Sequence[Settlement], now: int) -> list[
     alike: dict[tuple[bool, tuple[tuple[str, Any], ...]], list[int]] = {}
     attempts: list[tuple[Any, ...]] = []
     lines: list[tuple[Any, ...]] = []
+    endings: dict[
+        tuple[int, bool], tuple[str | None, State, list[int]]
+    ] = {}  # by outcome: many letters share one
     for hold, outcome in [(one.hold, one.outcome) for one in settlements]:
         row = held.pop(_stored(hold), None)  # only once: after that nobody holds it
         answers.append(row is not None)
         if row is None:
             continue
         key, worker, locked_at, count, due = row
-        step, result = STEP_OF[type(outcome)]
-        if isinstance(outcome, Resolve) and outcome.presumed:
-            result = "presumed"
         if not isinstance(outcome, Resolve | Release) and outcome.failure is not None:
             db.execute("UPDATE bodies SET failure = ? WHERE letter = ?", (pack_failure(outcome.failure), key))
-        columns = _let_go_columns(step, now, due, **_effects_of(outcome))
-        alike.setdefault((result is not None, tuple(columns.items())), []).append(key)
+        ending = endings.get((id(outcome), due <= now))
+        if ending is None:
+            step, result = STEP_OF[type(outcome)]
+            if isinstance(outcome, Resolve) and outcome.presumed:
+                result = "presumed"
+            columns = _let_go_columns(step, now, due, **_effects_of(outcome))
+            same = alike.setdefault((result is not None, tuple(columns.items())), [])
+            ending = endings[id(outcome), due <= now] = (result, columns["state"], same)
+        result, state, same = ending
+        same.append(key)
         if result is not None:
             attempts.append(
                 (
@@ -243,7 +251,6 @@ def settle(db: Connection, settlements: Sequence[Settlement], now: int) -> list[
                     outcome.detail,
                 )
             )
-        state = columns["state"]
         lines.append((now, worker, hold.id, action_of(outcome), State.PROCESSING, state, outcome.detail))
     for (tried, items), keys in alike.items():
         _update(db, dict(items), keys, tried=tried)
@@ -391,7 +398,12 @@ def _delete(db: Connection, key: int) -> None:
 
 def write_journal(db: Connection, lines: Iterable[tuple[Any, ...]]) -> None:
     """Lines of (at, actor, letter, action, state before, state after, detail) (S25)."""
-    _insert(db, "journal (at, actor, letter_id, action, before, after, detail)", list(lines))
+    # Texts of the enumerations: what is not a plain `str`, sqlite3 asks how to adapt, which takes longer than the row.
+    plain = [
+        (at, actor, letter, str(action), str(before), None if now is None else str(now), detail)
+        for at, actor, letter, action, before, now, detail in lines
+    ]
+    _insert(db, "journal (at, actor, letter_id, action, before, after, detail)", plain)
 
 
 def _of_ids(db: Connection, columns: str, ids: Sequence[str]) -> Iterator[tuple[Any, ...]]:
