@@ -65,6 +65,9 @@ _OF_THE_WAY: Final = ("deliveries", "not-before")
 _NAMES: Final = {name: PREFIX + name for name in _OF_THE_DEATH}
 _ADDED: Final = frozenset(PREFIX + name for name in (*_OF_THE_DEATH, *_OF_THE_WAY))
 _ORIGINAL: Final = PREFIX + "original-"
+_FAILED_AT: Final = PREFIX + "failed-at"
+_FIRST_FAILED_AT: Final = PREFIX + "first-failed-at"
+_TIME_LENGTH: Final = len("2026-01-01T00:00:00.000000+00:00")
 
 
 _Time: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -263,21 +266,24 @@ def _read_at_once(found: Mapping[str, HeaderValue]) -> OwnDeath | None:
     """
     try:
         death = msgspec.convert(found, OwnDeath, dec_hook=_share)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, ValueError):  # the latter over text that is not UTF-8
         return None
     if death.unreadable or death.retry_after is not None or None in found.values():
         return None
-    if not (_is_utc(death.failed_at) and _is_utc(death.first_failed_at)):
-        return None
-    return death
+    return death if all(map(_is_as_written, _times(found))) else None
 
 
 def _share(_kind: type, value: object) -> Share:
     return Share(fields.fraction(value))
 
 
-def _is_utc(at: datetime | None) -> bool:
-    return at is None or at.tzinfo is UTC
+def _times(found: Mapping[str, HeaderValue]) -> tuple[Any, Any]:
+    return found.get(_FAILED_AT), found.get(_FIRST_FAILED_AT)
+
+
+def _is_as_written(time: str | None) -> bool:
+    """Whether it is in UTC and in microseconds: of other forms two readers may think differently."""
+    return time is None or (len(time) == _TIME_LENGTH and time.endswith("+00:00"))
 
 
 def _read_one_by_one(found: Mapping[str, HeaderValue]) -> OwnDeath:
