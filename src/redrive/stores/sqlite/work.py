@@ -8,6 +8,7 @@ and what they write, nobody else writes. They commit nothing and know no thread,
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 from redrive.errors import LetterNotFoundError
@@ -35,7 +36,7 @@ from redrive.stores.changes import (
     retagged,
 )
 from redrive.stores.cold import pack_failure
-from redrive.stores.rows import DUE, ID, TAGS, NewRow, bind, head_of, read_tags, span, tags_column
+from redrive.stores.rows import ID, TAGS, NewRow, bind, head_of, read_tags, span, tags_column
 from redrive.stores.sqlite.rows import COLUMNS, insert_bodies, insert_letters
 
 Connection: TypeAlias = sqlite3.Connection
@@ -91,10 +92,8 @@ def add(db: Connection, batches: Sequence[Sequence[NewRow]], stamps: Stamps, now
 
 def _add_heads(db: Connection, rows: list[NewRow], stamps: Stamps, now: int) -> list[tuple[int, NewRow]]:
     """The letters that are new, with their keys; their heads are in the file now."""
-    keyed = list(zip(stamps.take(len(rows), now), rows, strict=True))
-    values = [
-        value for key, (columns, _, _) in keyed for value in (key, key, int(columns[DUE] <= now), *columns)
-    ]
+    keys = stamps.take(len(rows), now)
+    values = [now, keys[0], *chain.from_iterable([columns for columns, _, _ in rows])]
     try:
         added = db.execute(insert_letters(len(rows)), values).rowcount
     except sqlite3.IntegrityError as error:
@@ -102,8 +101,9 @@ def _add_heads(db: Connection, rows: list[NewRow], stamps: Stamps, now: int) -> 
             raise
         stamps.skip(db.execute("SELECT max(created_at) FROM letters").fetchone()[0])
         return _add_heads(db, rows, stamps, now)
+    keyed = zip(keys, rows, strict=True)
     if added == len(rows):
-        return keyed
+        return list(keyed)
     there = dict(_of_ids(db, "id, created_at", [columns[ID] for columns, _, _ in rows]))
     return [(key, row) for key, row in keyed if there[row[0][ID]] == key]
 

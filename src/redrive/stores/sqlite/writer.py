@@ -6,8 +6,9 @@ works on one group, the next one gathers. Where very many come in one turn they 
 the thread is at work on the first while the last are still being made; it commits when the turn is over. A job's
 future is done only after the commit, so whoever awaited it can rely on it.
 
-A job that raises, whatever it raises, changes nothing and disturbs no other: it runs behind a savepoint. Where the
-database itself fails (disk full, damaged file), the whole group is rolled back and every job in it is told.
+A job that raises, whatever it raises, changes nothing and disturbs no other: the group is rolled back and done again,
+each job behind a savepoint. So jobs do nothing but read and write the database. Where the database itself fails (disk
+full, damaged file), the whole group is rolled back and every job in it is told.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from redrive.errors import StoreClosedError
 from redrive.stores.sqlite.schema import translate
@@ -64,7 +65,11 @@ class Portion(NamedTuple):
     more: bool
 
 
-Result: TypeAlias = tuple[Job[Any], Any, BaseException | None]
+class Results(NamedTuple):
+    """What became of jobs: those that are done, with their answers, and those that failed."""
+
+    done: list[tuple[Job[Any], Any]]
+    failed: list[tuple[Job[Any], BaseException]]
 
 
 class Writer:
@@ -116,13 +121,13 @@ class Writer:
             self._handed_over.put(Portion(self._gathered, more=False))
             self._gathered = []
 
-    def _deliver(self, results: list[Result]) -> None:
-        for job, answer, error in results:
-            if job.future.done():
-                continue  # cancelled meanwhile; the work itself is done
-            if error is None:
-                job.future.set_result(answer)
-            else:
+    def _deliver(self, results: Results) -> None:
+        for job, answer in results.done:
+            future = job.future
+            if not future.done():  # else cancelled meanwhile; the work itself is done
+                future.set_result(answer)
+        for job, error in results.failed:
+            if not job.future.done():
                 job.future.set_exception(error)
 
     # --- in the thread -----------------------------------------------------------------------------------
@@ -152,53 +157,69 @@ class Writer:
                 portion = Portion(portion.jobs + following.jobs, following.more)
         return portion
 
-    def _commit(self, portion: Portion) -> list[Result]:
+    def _commit(self, portion: Portion) -> Results:
         """The results of the portion, and of what the same turn has besides, after their commit."""
-        group = list(portion.jobs)
-        results: list[Result] = []
+        group: list[Job[Any]] = []
+        done: list[tuple[Job[Any], Any]] = []
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             this: Portion | None = portion
             while this is not None:
-                if this is not portion:
-                    group += this.jobs
-                bundles = list(self._bundle(this.jobs))
-                if this is portion and not this.more and len(bundles) == 1:
-                    results = self._run_bundle(bundles[0])  # alone in its transaction: it needs no savepoint
-                else:
-                    results += [result for bundle in bundles for result in self._guarded(bundle)]
+                group += this.jobs
+                for bundle in self._bundle(this.jobs):
+                    done += self._run_bundle(bundle)
                 this = self._take(_PATIENCE_S) if this.more and len(group) < _LARGEST_GROUP else None
             self._connection.execute("COMMIT")
         except BaseException as error:  # noqa: BLE001  whoever waits must hear of it, whatever it is
             self._roll_back()
-            if _concerns_all(error):
-                told = translate(error, self._path) if isinstance(error, sqlite3.Error) else error
-                return [(job, None, told) for job in group]
-            if len(group) == 1:
-                return [(group[0], None, error)]
-            return [result for job in group for result in self._commit(Portion([job], more=False))]
+            if len(group) > 1 and not _concerns_all(error):
+                return self._commit_guarded(group)
+            return self._all_failed(group or portion.jobs, error)
+        return Results(done, [])
+
+    def _commit_guarded(self, group: list[Job[Any]]) -> Results:
+        """The results of a group in which a job raises, after the commit of all the others."""
+        results = Results([], [])
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            for bundle in self._bundle(group):
+                self._run_guarded(bundle, results)
+            self._connection.execute("COMMIT")
+        except BaseException as error:  # noqa: BLE001  as above
+            self._roll_back()
+            return self._all_failed(group, error)
         return results
 
-    def _run_bundle(self, bundle: Bundle) -> list[Result]:
-        answers = bundle.work(self._connection)
-        return [(job, answer, None) for job, answer in zip(bundle.jobs, answers, strict=True)]
+    def _run_bundle(self, bundle: Bundle) -> Iterable[tuple[Job[Any], Any]]:
+        return zip(bundle.jobs, bundle.work(self._connection), strict=True)
 
-    def _guarded(self, bundle: Bundle) -> list[Result]:
+    def _run_guarded(self, bundle: Bundle, results: Results) -> None:
         """Run one bundle of several; if it raises, undo what it did and nothing else."""
         execute = self._connection.execute
         execute("SAVEPOINT bundle")
         try:
-            results = self._run_bundle(bundle)
+            done = list(self._run_bundle(bundle))
         except Exception as error:
             if _concerns_all(error):
                 raise
             execute("ROLLBACK TO bundle")
             execute("RELEASE bundle")
             if len(bundle.jobs) == 1:
-                return [(bundle.jobs[0], None, error)]
-            return [result for job in bundle.jobs for result in self._guarded(Bundle.of(job))]
-        execute("RELEASE bundle")
-        return results
+                results.failed.append((bundle.jobs[0], error))
+            else:
+                for job in bundle.jobs:
+                    self._run_guarded(Bundle.of(job), results)
+        else:
+            execute("RELEASE bundle")
+            results.done.extend(done)
+
+    def _all_failed(self, jobs: list[Job[Any]], error: BaseException) -> Results:
+        told = (
+            translate(error, self._path)
+            if isinstance(error, sqlite3.Error) and _concerns_all(error)
+            else error
+        )
+        return Results([], [(job, told) for job in jobs])
 
     def _roll_back(self) -> None:
         with suppress(sqlite3.Error):
