@@ -250,7 +250,15 @@ def _to_wire(value: HeaderValue, depth: int) -> object:
         inner = _one_deeper(depth)
         flat: list[object] = []
         for name, item in value:
-            flat += (_text(name), _to_wire(item, inner))
+            kind = type(item)
+            if (  # most are like this; the look spares them a call each
+                kind in _AS_IT_IS
+                or (kind is str and item.isascii())  # type: ignore[union-attr]  # its exact type is known
+                or (kind is int and item in _INT_RANGE)
+            ):
+                flat += (name if name.isascii() else _text(name), item)
+            else:
+                flat += (_text(name), _to_wire(item, inner))
         return msgspec.msgpack.Ext(_TABLE, _encode(flat))
     if isinstance(value, Typed):
         pair = [_text(value.kind), _to_wire(value.value, _one_deeper(depth))]

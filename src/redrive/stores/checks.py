@@ -94,7 +94,11 @@ def check_letter(letter: DeadLetter) -> None:
     if letter.tags:
         check_tags(letter.tags)
     check_priority(letter.priority)
-    if None in (letter.first_failed_at.tzinfo, letter.last_failed_at.tzinfo, letter.next_retry_at.tzinfo):
+    if (
+        letter.first_failed_at.tzinfo is None
+        or letter.last_failed_at.tzinfo is None
+        or letter.next_retry_at.tzinfo is None
+    ):
         raise LetterInvalidError(f"letter {letter.id}: a time has no time zone; use UTC")
     if not 0 <= letter.retry_count < 2**31:
         raise LetterInvalidError(f"letter {letter.id}: a retry count of {letter.retry_count} is impossible")

@@ -56,8 +56,9 @@ _context: Final = threading.local()  # a compressor is costly to make and must n
 def pack_content(letter: DeadLetter) -> bytes:
     """Message and origin as bytes."""
     try:
+        # The bytes of a `_Content`, which is an array like this tuple, without making one.
         content = _encode(
-            _Content(letter.key, letter.message, letter.origin, letter.system_state, letter.derived_from)
+            (letter.key, letter.message, letter.origin, letter.system_state, letter.derived_from)
         )
     except (ValueError, TypeError, OverflowError, RecursionError, RedriveError) as error:
         raise LetterInvalidError(f"letter {letter.id}: its message cannot be stored: {error}") from error

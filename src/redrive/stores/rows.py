@@ -78,12 +78,14 @@ DUE: Final = OWN.index("next_retry_at")
 def new_row(letter: DeadLetter) -> NewRow:
     """The letter as it is added (S4)."""
     last = ticks(letter.last_failed_at)
-    first = last if letter.first_failed_at is letter.last_failed_at else ticks(letter.first_failed_at)
+    # Most fail once and are due at once: the same moment is not counted again.
+    first = last if letter.first_failed_at == letter.last_failed_at else ticks(letter.first_failed_at)
+    due = last if letter.next_retry_at == letter.last_failed_at else ticks(letter.next_retry_at)
     columns = (
         letter.id, letter.transport, letter.source, letter.message_id, letter.correlation_id,
         letter.size, letter.reason, letter.error_type, letter.error_text, letter.kind._value_, letter.group,
         letter.priority, tags_column(letter.tags), letter.strategy, letter.assignee, letter.retry_count,
-        first, last, ticks(letter.next_retry_at),
+        first, last, due,
     )  # fmt: skip
     return columns, pack_content(letter), pack_failure(letter.failure)
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from redrive.errors import FormatError
-from redrive.letters.headers import DEEPEST, EMPTY, Headers, HeaderValue, Typed, pack, unpack
+from redrive.letters.headers import DEEPEST, EMPTY, Headers, HeaderValue, Typed, _to_wire, pack, unpack
 
 NAN = float("nan")
 NOON = datetime(2026, 2, 11, 12, 0, tzinfo=UTC)
@@ -232,6 +232,13 @@ def test_every_kind_of_value_comes_back_by_its_type() -> None:
     assert again == Headers(ONE_OF_EACH)
     assert [type(value) for _, value in again] == [type(value) for value in ONE_OF_EACH.values()]
     assert str(again.get("decimal")) == "12.3400"
+
+
+@pytest.mark.parametrize("name", [*ONE_OF_EACH, "namé", "odd n\udce9me"])
+def test_a_header_is_packed_as_its_value_is_anywhere_else(name: str) -> None:
+    value = ONE_OF_EACH.get(name, "plain")
+    packed = msgspec.msgpack.encode([_to_wire(name, DEEPEST), _to_wire(value, DEEPEST)])
+    assert pack(Headers([(name, value)])) == msgspec.msgpack.encode(msgspec.msgpack.Ext(1, packed))
 
 
 def test_a_decimal_that_is_not_a_number_equals_itself_after_the_round_trip() -> None:

@@ -26,7 +26,15 @@ from redrive.letters import (
     SystemState,
     Typed,
 )
-from redrive.stores.cold import check_sum, pack_content, pack_failure, unpack_content, unpack_failure
+from redrive.stores.cold import (
+    _Content,
+    _encode,
+    check_sum,
+    pack_content,
+    pack_failure,
+    unpack_content,
+    unpack_failure,
+)
 from redrive.testing import a_failure, a_letter
 
 PLAIN, ZSTD = b"\x02", b"\x03"
@@ -114,6 +122,12 @@ def test_a_failure_with_text_that_is_no_unicode_is_kept_as_well_as_it_can_be() -
 
 
 # --- compression -----------------------------------------------------------------------------------------
+
+
+def test_content_is_packed_as_the_value_it_is_read_as() -> None:
+    letter = a_letter()
+    value = _Content(letter.key, letter.message, letter.origin, letter.system_state, letter.derived_from)
+    assert pack_content(letter) == sealed(PLAIN, _encode(value))
 
 
 def test_what_is_small_or_cannot_be_made_smaller_is_not_compressed() -> None:

@@ -1,6 +1,10 @@
 """A letter on its way into the file."""
 
 import gc
+from datetime import UTC, datetime, timedelta, timezone
+
+import msgspec
+import pytest
 
 from redrive.stores.rows import DUE, ID, OWN, TAGS, new_row, read_tags, ticks
 from redrive.testing import a_letter
@@ -20,3 +24,23 @@ def test_a_row_has_the_letters_own_columns_in_the_order_of_the_table() -> None:
     assert columns[ID] == letter.id
     assert columns[DUE] == ticks(letter.next_retry_at)
     assert read_tags(columns[TAGS]) == letter.tags
+
+
+NOON = datetime(2026, 2, 11, 12, 0, tzinfo=UTC)
+MOMENTS = (
+    NOON,
+    NOON.astimezone(timezone(timedelta(hours=2))),  # the same moment, said in another zone
+    NOON + timedelta(microseconds=1),
+)
+
+
+@pytest.mark.parametrize("first", MOMENTS)
+@pytest.mark.parametrize("last", MOMENTS)
+@pytest.mark.parametrize("due", MOMENTS)
+def test_each_time_in_a_row_is_the_letters_own(first: datetime, last: datetime, due: datetime) -> None:
+    letter = msgspec.structs.replace(
+        a_letter(), first_failed_at=first, last_failed_at=last, next_retry_at=due
+    )
+    own = dict(zip(OWN, new_row(letter)[0], strict=True))
+    times = [own["first_failed_at"], own["last_failed_at"], own["next_retry_at"]]
+    assert times == [ticks(first), ticks(last), ticks(due)]

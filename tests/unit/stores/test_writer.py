@@ -12,7 +12,14 @@ from uuid import uuid4
 
 import pytest
 
-from redrive.errors import LetterInvalidError, StoreClosedError, StoreError, StoreFullError
+from redrive.errors import (
+    LetterInvalidError,
+    LetterNotFoundError,
+    StoreClosedError,
+    StoreError,
+    StoreFullError,
+)
+from redrive.stores.changes import Assign
 from redrive.stores.sqlite import SqliteStore
 from redrive.stores.sqlite.writer import Bundle, Job, Writer
 from redrive.testing import a_letter
@@ -214,6 +221,46 @@ async def test_a_job_that_raises_changes_nothing_and_disturbs_no_other(path: Pat
     assert connection.commits == 1
     await writer.close()
     assert lines(path) == ["before", "after"]
+
+
+async def test_jobs_run_behind_savepoints_only_where_one_of_them_raises(path: Path) -> None:
+    connection = connect(path)
+    writer = Writer(connection, path, one_by_one)
+    assert await answers(writer, write("a"), write("b")) == ["a", "b"]
+    assert "SAVEPOINT bundle" not in connection.said
+    problem = ValueError("no")
+    assert await answers(writer, write("c"), write_and_raise("gone", problem)) == ["c", problem]
+    assert connection.said.count("SAVEPOINT bundle") == 2
+    await writer.close()
+    assert lines(path) == ["a", "b", "c"]
+
+
+async def test_letters_are_added_beside_a_change_that_is_refused(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "redrive.db")
+    one, two = a_letter("one"), a_letter("two")
+    found = await asyncio.gather(
+        store.add([one]),
+        store.apply(Assign("alice"), ["nobody"], by="bob"),
+        store.add([one, two, two]),
+        return_exceptions=True,
+    )
+    assert isinstance(found[1], LetterNotFoundError)
+    assert [found[0], found[2]] == [[True], [False, True, False]]
+    assert [letter.message for letter in await store.load([one.id, two.id])] == [one.message, two.message]
+    assert await store.count() == 2
+    await store.close()
+
+
+async def test_letters_that_were_there_before_are_told_from_new_ones_in_one_statement(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "redrive.db")
+    letters = [a_letter(f"{number}", tags=("vip",)) for number in range(600)]
+    assert all(await store.add(letters[::3]))
+    found = await asyncio.gather(*(store.add([letter]) for letter in letters))
+    assert found == [[number % 3 != 0] for number in range(600)]
+    loaded = await store.load([letter.id for letter in letters])
+    assert [letter.message for letter in loaded] == [letter.message for letter in letters]
+    assert await store.tally("tag") == {"vip": 600}
+    await store.close()
 
 
 @pytest.mark.parametrize(

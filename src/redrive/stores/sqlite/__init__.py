@@ -83,7 +83,7 @@ class SqliteStore(SqliteOperations):
         self._stamps = work.Stamps(
             connection.execute("SELECT max(created_at) FROM letters").fetchone()[0] or 0
         )
-        self._writer = Writer(connection, path, _bundle)
+        self._writer = Writer(connection, path, self._bundle)
 
     @classmethod
     async def open(
@@ -114,13 +114,15 @@ class SqliteStore(SqliteOperations):
 
     async def add(self, letters: Sequence[DeadLetter]) -> list[bool]:
         """S1 to S5."""
+        size = 0
         for letter in letters:
             check_letter(letter)
-        if sum([letter.size for letter in letters]) <= _PACKED_AT_ONCE:
-            rows = [new_row(letter) for letter in letters]
+            size += letter.size
+        if size <= _PACKED_AT_ONCE:
+            rows = list(map(new_row, letters))
         else:
-            rows = await asyncio.to_thread(lambda: [new_row(letter) for letter in letters])
-        return await self._writer.submit(_Add(rows, self._stamps, self._clock))
+            rows = await asyncio.to_thread(lambda: list(map(new_row, letters)))
+        return await self._writer.submit(_Add(rows))
 
     async def claim(self, worker: str, *, limit: int = 10, lease: timedelta = LEASE) -> list[LetterHead]:
         """S6 to S9, S13."""
@@ -218,34 +220,25 @@ class SqliteStore(SqliteOperations):
                 self._connections.append(connection)
             return verb(connection)
 
+    def _bundle(self, group: list[Job[Any]]) -> Iterator[Bundle]:
+        """All adds of a group as one, then the rest. All of them are under way at once: no order was promised."""
+        adds = [job for job in group if isinstance(job, _Add)]
+        if adds:
+            batches = [job.rows for job in adds]
+            yield Bundle(adds, lambda db: work.add(db, batches, self._stamps, self._now()))
+        if len(adds) < len(group):
+            for job in group:
+                if not isinstance(job, _Add):
+                    yield Bundle.of(job)
+
     def _now(self) -> int:
         return ticks(self._clock.now())
 
 
 class _Add(Job[list[bool]]):
-    """An add; the writer folds those of one group into one. Thousands may wait: it carries no closure."""
+    """An add. `SqliteStore._bundle` folds those of a group into one; thousands may wait, so it carries little."""
 
-    __slots__ = ("clock", "rows", "stamps")
+    __slots__ = ("rows",)
 
-    def __init__(self, rows: list[NewRow], stamps: work.Stamps, clock: Clock) -> None:
+    def __init__(self, rows: list[NewRow]) -> None:
         self.rows = rows
-        self.stamps = stamps
-        self.clock = clock
-
-    def work(self, db: sqlite3.Connection) -> list[bool]:
-        return _add_all(db, [self])[0]
-
-
-def _add_all(db: sqlite3.Connection, adds: list[_Add]) -> list[list[bool]]:
-    now = ticks(adds[0].clock.now())
-    return work.add(db, [job.rows for job in adds], adds[0].stamps, now)
-
-
-def _bundle(group: list[Job[Any]]) -> Iterator[Bundle]:
-    """All adds of a group as one, then the rest. All of them are under way at once: no order was promised."""
-    adds = [job for job in group if isinstance(job, _Add)]
-    if adds:
-        yield Bundle(list(adds), lambda db: _add_all(db, adds))
-    for job in group:
-        if not isinstance(job, _Add):
-            yield Bundle.of(job)

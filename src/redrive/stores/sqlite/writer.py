@@ -14,7 +14,7 @@ full, damaged file), the whole group is rolled back and every job in it is told.
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -49,7 +49,7 @@ class Job(Generic[T]):
 class Bundle(NamedTuple):
     """Jobs, and the work that gives one answer for each of them."""
 
-    jobs: list[Job[Any]]
+    jobs: Sequence[Job[Any]]
     work: Callable[[sqlite3.Connection], list[Any]]
 
     @classmethod
@@ -68,7 +68,7 @@ class Portion(NamedTuple):
 class Results(NamedTuple):
     """What became of jobs: those that are done, with their answers, and those that failed."""
 
-    done: list[tuple[Job[Any], Any]]
+    done: list[tuple[Sequence[Job[Any]], list[Any]]]  # by bundles
     failed: list[tuple[Job[Any], BaseException]]
 
 
@@ -100,12 +100,13 @@ class Writer:
         if not self._is_gathering:
             self._is_gathering = True
             self._loop.call_soon(self._hand_over)  # after everything else that this turn has to do
-        self._gathered.append(job)
-        job.future = self._loop.create_future()
-        if len(self._gathered) == _PORTION:
-            self._handed_over.put(Portion(self._gathered, more=True))
+        job.future = future = self._loop.create_future()
+        gathered = self._gathered
+        gathered.append(job)
+        if len(gathered) == _PORTION:
+            self._handed_over.put(Portion(gathered, more=True))
             self._gathered = []
-        return job.future
+        return future
 
     async def close(self) -> None:
         """Run what was handed over, then end."""
@@ -122,10 +123,11 @@ class Writer:
             self._gathered = []
 
     def _deliver(self, results: Results) -> None:
-        for job, answer in results.done:
-            future = job.future
-            if not future.done():  # else cancelled meanwhile; the work itself is done
-                future.set_result(answer)
+        for jobs, answers in results.done:
+            for job, answer in zip(jobs, answers, strict=True):
+                future = job.future
+                if not future.done():  # else cancelled meanwhile; the work itself is done
+                    future.set_result(answer)
         for job, error in results.failed:
             if not job.future.done():
                 job.future.set_exception(error)
@@ -160,14 +162,14 @@ class Writer:
     def _commit(self, portion: Portion) -> Results:
         """The results of the portion, and of what the same turn has besides, after their commit."""
         group: list[Job[Any]] = []
-        done: list[tuple[Job[Any], Any]] = []
+        results = Results([], [])
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             this: Portion | None = portion
             while this is not None:
                 group += this.jobs
                 for bundle in self._bundle(this.jobs):
-                    done += self._run_bundle(bundle)
+                    results.done.append((bundle.jobs, bundle.work(self._connection)))
                 this = self._take(_PATIENCE_S) if this.more and len(group) < _LARGEST_GROUP else None
             self._connection.execute("COMMIT")
         except BaseException as error:  # noqa: BLE001  whoever waits must hear of it, whatever it is
@@ -175,7 +177,7 @@ class Writer:
             if len(group) > 1 and not _concerns_all(error):
                 return self._commit_guarded(group)
             return self._all_failed(group or portion.jobs, error)
-        return Results(done, [])
+        return results
 
     def _commit_guarded(self, group: list[Job[Any]]) -> Results:
         """The results of a group in which a job raises, after the commit of all the others."""
@@ -190,15 +192,12 @@ class Writer:
             return self._all_failed(group, error)
         return results
 
-    def _run_bundle(self, bundle: Bundle) -> Iterable[tuple[Job[Any], Any]]:
-        return zip(bundle.jobs, bundle.work(self._connection), strict=True)
-
     def _run_guarded(self, bundle: Bundle, results: Results) -> None:
         """Run one bundle of several; if it raises, undo what it did and nothing else."""
         execute = self._connection.execute
         execute("SAVEPOINT bundle")
         try:
-            done = list(self._run_bundle(bundle))
+            answers = bundle.work(self._connection)
         except Exception as error:
             if _concerns_all(error):
                 raise
@@ -208,10 +207,11 @@ class Writer:
                 results.failed.append((bundle.jobs[0], error))
             else:
                 for job in bundle.jobs:
-                    self._run_guarded(Bundle.of(job), results)
+                    for alone in self._bundle([job]):
+                        self._run_guarded(alone, results)
         else:
             execute("RELEASE bundle")
-            results.done.extend(done)
+            results.done.append((bundle.jobs, answers))
 
     def _all_failed(self, jobs: list[Job[Any]], error: BaseException) -> Results:
         told = (
