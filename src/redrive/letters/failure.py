@@ -76,6 +76,7 @@ _VARIABLE: Final = re.compile(
 _MAY_VARY: Final = re.compile(r"""[\d"'/@-]""")  # without one of these, no alternative fits
 _SPACES: Final = re.compile(r"\s+")
 _LONGEST_TEXT: Final = 1000  # more of a text never told two causes apart
+_LONGEST_KEPT: Final = 8 * 1024  # of text and stack together, where the fingerprint is remembered
 
 _PYTHON_FRAME: Final = re.compile(r'^[ \t]*File "([^"\n]+)", line \d+, in (\S+)', re.MULTILINE)
 _AT_FRAME: Final = re.compile(  # Java, C#, JavaScript: the frame nearest to the error stands first
@@ -100,8 +101,17 @@ _SEPARATOR: Final = re.compile(r"[\\/]")
 
 def fingerprint(error_type: str, text: str, stack: str | None = None) -> str:
     """Sixteen hexadecimal digits that like failures share."""
+    if len(text) + len(stack or "") <= _LONGEST_KEPT:
+        return _kept_fingerprint(error_type, text, stack)
+    return _fingerprint(error_type, text, stack)
+
+
+def _fingerprint(error_type: str, text: str, stack: str | None) -> str:
     parts = (error_type, _frame_in(stack) if stack else "", normalise(text))
     return blake2b("\x1f".join(parts).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+_kept_fingerprint: Final = lru_cache(256)(_fingerprint)  # a flood of failures is one failure, many times
 
 
 def normalise(text: str) -> str:

@@ -46,12 +46,31 @@ def stack_parts(error: BaseException) -> list[str]:
 
 
 def _frames(trace: TracebackType | None) -> str:
+    """The frames of one error. Known by their code and lines, which are looked up all at once."""
     if trace is None:
         return ""
-    lines: list[str] = []
+    codes: list[CodeType] = []
+    numbers: list[int] = []
     while trace is not None:
-        lines.append(_frame(trace.tb_frame.f_code, trace.tb_lineno))
+        codes.append(trace.tb_frame.f_code)
+        numbers.append(trace.tb_lineno)
         trace = trace.tb_next
+    # By identity: the hash of a code object is made of all it consists of.
+    known = _STACKS.get(key := (*map(id, codes), *numbers))
+    if known is not None:
+        return known[1]
+    text = _written(list(map(_frame, codes, numbers)))
+    if len(_STACKS) >= _MOST_STACKS:
+        _STACKS.clear()
+    _STACKS[key] = (codes, text)  # as long as it is kept, no other code has its id
+    return text
+
+
+_STACKS: Final[dict[tuple[int, ...], tuple[list[CodeType], str]]] = {}
+_MOST_STACKS: Final = 512
+
+
+def _written(lines: list[str]) -> str:
     text = ["Traceback (most recent call last):\n"]
     if len(lines) <= _REPEATED:
         return "".join(text + lines)

@@ -10,6 +10,7 @@ It does not know how often the message was tried (`decide`) nor what recovery wi
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 import msgspec
 
@@ -24,7 +25,7 @@ from redrive.rules.defaults import (
     TYPES,
     UNKNOWN,
 )
-from redrive.rules.evidence import Evidence, TextEvidence, chain, contexts
+from redrive.rules.evidence import Evidence, PlainEvidence, TextEvidence, chain, contexts, plain_text_of
 from redrive.rules.phrases import TEXTS, first_said
 from redrive.rules.retry_after import retry_after_of
 from redrive.rules.rule import Rule
@@ -56,6 +57,9 @@ class Classifier(msgspec.Struct, frozen=True):
 
     def classify(self, error: BaseException, now: datetime | None = None) -> Classification:
         """What the error is. `now` is needed only to read a Retry-After that is a date."""
+        if not self.rules and self.defaults and (text := plain_text_of(error)) is not None:
+            kind: type = type(error)
+            return _of_plain(kind, text)
         links = chain(error)
         rule = self._first(links, None) or self._first(contexts(links), None) or UNKNOWN
         return _classification(rule, links, now)
@@ -91,6 +95,15 @@ class Classifier(msgspec.Struct, frozen=True):
         return None
 
 
+@lru_cache(1024)
+def _of_plain(kind: type, text: str) -> Classification:
+    """What the defaults say of an error that is its class and its text alone; floods repeat both."""
+    links = [PlainEvidence(kind, text)]
+    return _classification(
+        _certain((), links[0], None) or _worded((), links[0], None) or UNKNOWN, links, None
+    )
+
+
 def _own(rules: tuple[Rule, ...], link: Evidence, trail: list[Step] | None) -> Rule | None:
     for rule in rules:
         note = ""
@@ -107,7 +120,7 @@ def _own(rules: tuple[Rule, ...], link: Evidence, trail: list[Step] | None) -> R
 
 def _certain(_: tuple[Rule, ...], link: Evidence, trail: list[Step] | None) -> Rule | None:
     found = next((rule for name in link.types if (rule := BY_TYPE.get(name))), None)
-    if found is None and link.error is None and link.types:
+    if found is None and isinstance(link, TextEvidence) and link.types:
         found = BY_BARE_NAME.get(link.types[0])
     _note(trail, TYPES, found, link)
     if found is None and link.status is not None:

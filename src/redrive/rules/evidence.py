@@ -76,10 +76,67 @@ class ErrorEvidence(Evidence):
     @cached_property
     def text(self) -> str:  # type: ignore[override]
         """The beginning of what the error says."""
-        try:
-            return str.__getitem__(str(self.error), slice(LONGEST_TEXT))
-        except Exception:  # noqa: BLE001 (an error that cannot be printed has no text)
-            return ""
+        return _text_of(self.error)
+
+
+# Whatever is read off an error, beside its class, its text and its causes.
+_READ_OFF: Final = frozenset(
+    {
+        "status",
+        "status_code",
+        "code",
+        "response",
+        "getcode",
+        "errno",
+        "retry_after",
+        "headers",
+        "exceptions",
+        "__getattr__",
+    }
+)
+# How an error tells what is on it and behind it, unless its class has a way of its own.
+_OWN_WAYS: Final = ("__getattribute__", "__cause__", "__context__", "__suppress_context__")
+
+
+class PlainEvidence(Evidence):
+    """What can be seen of an exception whose class and text are all there is to see."""
+
+    def __init__(self, kind: type, text: str) -> None:
+        self.name = kind.__name__
+        self.types = qualified_names(kind)
+        self.text = text
+
+
+def plain_text_of(error: BaseException) -> str | None:
+    """The text of an error of which nothing else can be read but its class; None of any other.
+
+    Such an error has no cause, no context, no status and no wish when to come back, so whatever was found out about
+    it holds for the next one of the same class and text.
+    """
+    kind: type = type(error)
+    if type(kind) is not type or not _has_nothing_to_read(kind):  # a metaclass can do anything
+        return None
+    if error.__cause__ is not None or (error.__context__ is not None and not error.__suppress_context__):
+        return None
+    return _text_of(error) if _READ_OFF.isdisjoint(error.__dict__) else None
+
+
+@lru_cache(1024)
+def _has_nothing_to_read(kind: type) -> bool:
+    """Whether the errors of a class have only what is set on each of them, and nothing that the class makes up."""
+    try:
+        own_ways = any(getattr(kind, name) is not getattr(BaseException, name) for name in _OWN_WAYS)
+        own_dicts = [base for base in kind.__mro__ if "__dict__" in vars(base)] != [BaseException]
+        return not own_ways and not own_dicts and not any(hasattr(kind, name) for name in _READ_OFF)
+    except Exception:  # noqa: BLE001 (nor is a class harmless to look at)
+        return False
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str.__getitem__(str(error), slice(LONGEST_TEXT))
+    except Exception:  # noqa: BLE001 (an error that cannot be printed has no text)
+        return ""
 
 
 class TextEvidence(Evidence):

@@ -236,6 +236,12 @@ def test_any_text_has_a_group(error_type: str, text: str, stack: str | None) -> 
     assert re.fullmatch("[0-9a-f]{16}", fingerprint(error_type, text, stack))
 
 
+def test_failures_too_long_to_be_remembered_are_grouped_like_others() -> None:
+    frames = "Traceback (most recent call last):\n" + '  File "/app/orders.py", line 3, in handle\n' * 2
+    short, long = (frames + f"ValueError: order 17{' ' * spaces}\n" for spaces in (1, 20_000))
+    assert fingerprint("ValueError", "order 17", short) == fingerprint("ValueError", "order 4", long)
+
+
 @given(_texts)
 def test_normalising_leaves_one_line_in_lower_case(text: str) -> None:
     plain = normalise(text)

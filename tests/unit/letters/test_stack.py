@@ -99,3 +99,30 @@ def test_the_words_stand_apart_from_the_frames() -> None:
     parts = stack_parts(raised("plain"))
     assert parts[-1] == "ValueError: invalid format: order 17\n"
     assert "order 17" not in parts[0].replace('raise ValueError("invalid format: order 17")', "")
+
+
+def test_the_same_code_has_another_stack_on_another_line() -> None:
+    def fails(late: bool) -> None:
+        if late:
+            raise ValueError("late")
+        raise ValueError("early")
+
+    def caught(late: bool) -> ValueError:
+        with pytest.raises(ValueError) as found:
+            fails(late)
+        return found.value
+
+    for late in (True, False, True, False):
+        assert ('raise ValueError("late")' in stack_of(caught(late))) is late
+
+
+def test_more_stacks_than_are_remembered_are_told_all_the_same() -> None:
+    def caught(number: int) -> Exception:
+        try:
+            exec(compile("\n" * number + "raise ValueError", "made-up", "exec"))
+        except ValueError as error:
+            return error
+        raise AssertionError
+
+    for number in (*range(1200), 0, 1):
+        assert f'File "made-up", line {number + 1}, in <module>' in stack_of(caught(number))

@@ -262,3 +262,91 @@ def test_no_text_makes_classification_raise(error_type: str, text: str, status: 
 def test_only_the_beginning_of_a_long_text_is_looked_at() -> None:
     assert DEFAULT.classify_text("", "x " * 500_000 + "timeout").kind == Kind.UNKNOWN
     assert DEFAULT.classify(Exception("timeout " + "=" * 1_000_000)).kind == Kind.TIMEOUT
+
+
+# --- errors that are remembered by class and text --------------------------------------------------------------
+
+THE_LONG_WAY = Classifier(rules=(Rule("never", Kind.BUSINESS, when=when(lambda _: False)),))
+
+
+class Speaking(Exception):  # noqa: N818
+    """Its status is made up by the class."""
+
+    @property
+    def status(self) -> int:
+        return 429
+
+
+class Slotted(Exception):  # noqa: N818
+    __slots__ = ("status_code",)
+    status_code: int
+
+
+class Answering(Exception):  # noqa: N818
+    def __getattr__(self, name: str) -> int:
+        return 503
+
+
+class Hiding(Exception):  # noqa: N818
+    @property
+    def __dict__(self) -> NoReturn:  # type: ignore[override]
+        raise RuntimeError
+
+
+class Odd(type):
+    def __hash__(cls) -> int:
+        raise RuntimeError
+
+
+class OfAnOddClass(Exception, metaclass=Odd):  # noqa: N818
+    pass
+
+
+def slotted(status: int) -> Slotted:
+    error = Slotted("no luck")
+    error.status_code = status
+    return error
+
+
+def noted(error: Exception, **found: object) -> Exception:
+    vars(error).update(found)
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("invalid format: the total is not a number"),
+        noted(ValueError("invalid format: the total is not a number"), order=17),
+        RuntimeError("no luck"),
+        noted(RuntimeError("no luck"), status=429),
+        noted(RuntimeError("no luck"), response=SimpleNamespace(status_code=503)),
+        noted(RuntimeError("deadlock"), retry_after=30),
+        RuntimeError("deadlock; try again in 5 minutes"),
+        RuntimeError("HTTP 503"),
+        raised(RuntimeError("no luck"), cause=ConnectionResetError()),
+        raised(RuntimeError("no luck"), context=ConnectionResetError()),
+        ExceptionGroup("no luck", [TimeoutError()]),
+        OSError(111, "no luck"),
+        KeyError("x"),
+        TimeoutError(),
+        Speaking("no luck"),
+        slotted(404),
+        slotted(429),
+        Answering("no luck"),
+        Hiding("no luck"),
+        OfAnOddClass("no luck"),
+    ],
+    ids=repr,
+)
+def test_an_error_that_is_remembered_is_judged_as_if_it_were_the_first(error: Exception) -> None:
+    DEFAULT.classify(RuntimeError("no luck"), NOW)  # another one of the same text
+    judged = DEFAULT.classify(error, NOW)
+
+    assert judged == DEFAULT.classify(error, NOW)
+    assert judged == THE_LONG_WAY.classify(error, NOW)
+
+
+@given(st.sampled_from([ValueError, KeyError, RuntimeError, LookupError, UnicodeError]), st.text())
+def test_any_text_is_judged_the_same_way_when_it_comes_again(kind: type[Exception], text: str) -> None:
+    assert DEFAULT.classify(kind(text)) == THE_LONG_WAY.classify(kind(text))
