@@ -72,6 +72,7 @@ FIELDS: Final[tuple[_Field, ...]] = tuple(
     _Field(name, width, 0x8000 >> place) for place, (name, width) in enumerate(_WIDTHS.items())
 )
 _BY_NAME: Final[Mapping[str, _Field]] = {field.name: field for field in FIELDS}
+_HEADERS: Final = _BY_NAME["headers"]
 _UNUSED_FLAGS: Final = 0x0003
 
 
@@ -212,6 +213,20 @@ def replace_fields(raw: bytes, drop: tuple[FieldName, ...] = (), **changes: obje
             present[field.flag] = _write(field, value)
     flags = sorted(present, reverse=True)
     return b"".join([_U16.pack(sum(flags)), *(present[flag] for flag in flags)])
+
+
+def add_headers(raw: bytes, fields: bytes) -> bytes:
+    """The raw properties with `fields`, a table without its length, behind the headers they have; all else untouched.
+
+    A name that the headers have already would then be there twice: whoever adds has looked.
+    """
+    flags, at, end = _flags(raw) | _HEADERS.flag, 2, 2
+    for field, start, stop in _spans(raw):
+        if field.flag >= _HEADERS.flag:  # up to the headers, which have a place even where there are none
+            at, end = (start, stop) if field is _HEADERS else (stop, stop)
+    had = raw[at + 4 : end]
+    size = _U32.pack(len(had) + len(fields))
+    return b"".join((_U16.pack(flags), raw[2:at], size, had, fields, raw[end:]))
 
 
 def check_properties(raw: bytes) -> None:

@@ -38,6 +38,7 @@ _U32 = struct.Struct(">I")
 _I64 = struct.Struct(">q")
 _F64 = struct.Struct(">d")
 _DEC = struct.Struct(">Bi")
+_STRING_HEAD = struct.Struct(">BI")
 
 _FORMATS: Final[dict[type[WireInt], struct.Struct]] = {
     Int8: struct.Struct(">b"),
@@ -50,6 +51,8 @@ _FORMATS: Final[dict[type[WireInt], struct.Struct]] = {
     Timestamp: struct.Struct(">Q"),
 }
 _SIZED_INTS: Final = {kind.code[0]: (fmt, fmt.size, kind) for kind, fmt in _FORMATS.items()}
+
+_TOO_LONG: Final = "a field value of 4 GiB or more does not fit a table"
 
 _S, _L, _T, _F, _A, _X, _V, _D64, _F32, _DECIMAL = b"SltFAxVdfD"
 
@@ -196,16 +199,19 @@ def encode_value(value: object, max_depth: int = MAX_DEPTH) -> bytes:
 def _write_table(table: FieldTable, depth: int) -> bytes:
     if depth <= 0:
         raise MisuseError("a field table is nested too deeply; a list that contains itself?")
-    parts: list[bytes] = [b""]
-    for key, value in table.items():
-        # Strings are most of what headers hold; they are worth the repetition.
-        if type(value) is str and value.isascii():
-            raw = value.encode()
-            parts += (_write_name(key), b"S", _size(len(raw)), raw)
-        else:
-            parts += (_write_name(key), (_WRITERS.get(type(value)) or _writer_for(value))(value, depth))
-    parts[0] = _size(sum(map(len, parts)))
-    return b"".join(parts)
+    parts: list[bytes] = []
+    try:
+        for key, value in table.items():
+            # Strings are most of what headers hold; they are worth the repetition.
+            if type(value) is str and value.isascii():
+                raw = value.encode()
+                parts += (_write_name(key), _STRING_HEAD.pack(_S, len(raw)), raw)
+            else:
+                parts += (_write_name(key), (_WRITERS.get(type(value)) or _writer_for(value))(value, depth))
+    except struct.error:
+        raise MisuseError(_TOO_LONG) from None
+    body = b"".join(parts)
+    return _size(len(body)) + body
 
 
 @lru_cache(1024)
@@ -228,7 +234,7 @@ def _size(size: int) -> bytes:
     try:
         return _U32.pack(size)
     except struct.error:
-        raise MisuseError("a field value of 4 GiB or more does not fit a table") from None
+        raise MisuseError(_TOO_LONG) from None
 
 
 def _encode_text(text: object) -> bytes:

@@ -12,7 +12,8 @@ and it hides nothing: a `Failure` is redacted where it is made (D4).
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Final, TypeAlias
+from functools import lru_cache
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -31,7 +32,10 @@ LONGEST_STACK: Final = 16 * 1024
 LONGEST_DESCRIPTION: Final = 4 * 1024
 LONGEST_WORD: Final = 1024  # reason, error type and rule are names, but people write them
 
-# What tells of the death, in the order it is written in.
+_LONGEST_KEPT: Final = 8 * 1024  # of text and stack together, where what was written is remembered
+Pair: TypeAlias = tuple[str, HeaderValue]
+
+# What tells of the death.
 _OF_THE_DEATH: Final = (
     "version",
     "reason",
@@ -62,7 +66,6 @@ _OF_THE_DEATH: Final = (
 )
 # What transports add while a message is on its way; `redrive-original-*` belongs here too.
 _OF_THE_WAY: Final = ("deliveries", "not-before")
-_NAMES: Final = {name: PREFIX + name for name in _OF_THE_DEATH}
 _ADDED: Final = frozenset(PREFIX + name for name in (*_OF_THE_DEATH, *_OF_THE_WAY))
 _ORIGINAL: Final = PREFIX + "original-"
 _FAILED_AT: Final = PREFIX + "failed-at"
@@ -161,39 +164,114 @@ class OwnDeath(msgspec.Struct, frozen=True, kw_only=True, rename=_header):
 # --- writing --------------------------------------------------------------------------------------------
 
 
+class Told(NamedTuple):
+    """The headers to add to the message of a letter, in two parts."""
+
+    # What letters of one cause at one place have in common: the same object as long as it can be remembered, so that
+    # a transport can know it again.
+    shared: tuple[Pair, ...]
+    single: tuple[Pair, ...]  # what is this letter's alone
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """All of them."""
+        return self.shared + self.single
+
+
 def write(letter: DeadLetter, delivery_count: int | None) -> Headers:
     """The headers to add to the message of this letter; those it brought are not among them."""
+    return Headers.of(tell(letter, delivery_count).pairs)
+
+
+def tell(letter: DeadLetter, delivery_count: int | None) -> Told:
+    """The same in two parts. Their values are nothing but texts, whole numbers and booleans."""
     failure, origin = letter.failure, letter.origin
+    cause = _Cause(
+        letter.reason,
+        letter.group,
+        letter.system_state,
+        failure.error_type,
+        failure.text,
+        failure.kind,
+        failure.rule,
+        failure.retryable,
+        failure.retry_after,
+        failure.redacted,
+        failure.stack,
+        origin.transport,
+        origin.source,
+        origin.exchange,
+        origin.routing_key,
+        origin.group,
+    )
+    is_short = len(failure.text) + len(failure.stack or "") <= _LONGEST_KEPT
     at = _iso(failure.at)
+    single: list[tuple[str, str | int | None]] = [
+        ("redrive-failed-at", at),
+        (
+            "redrive-first-failed-at",
+            at if letter.first_failed_at is failure.at else _iso(letter.first_failed_at),
+        ),
+        ("redrive-retry-count", letter.retry_count),
+        ("redrive-delivery-count", delivery_count),
+        ("redrive-key", _name(letter.key)),
+        ("redrive-correlation-id", _name(letter.correlation_id)),
+        ("redrive-partition", origin.partition),
+        ("redrive-offset", origin.offset),
+    ]
+    return Told(
+        _kept_shared(cause) if is_short else _shared(cause),
+        tuple([pair for pair in single if pair[1] is not None]),
+    )
+
+
+class _Cause(NamedTuple):
+    """What the shared part is made of."""
+
+    reason: str
+    group: str
+    system_state: SystemState | None
+    error_type: str
+    text: str
+    kind: Kind
+    rule: str | None
+    retryable: bool
+    retry_after: timedelta | None
+    redacted: str | None
+    stack: str | None
+    transport: str
+    source: str
+    exchange: str | None
+    routing_key: str | None
+    consumer_group: str | None
+
+
+def _shared(cause: _Cause) -> tuple[Pair, ...]:
+    state = cause.system_state
     values: dict[str, str | int | None] = {
         "version": VERSION,
-        "reason": _beginning(letter.reason, LONGEST_WORD),
-        "description": _beginning(failure.text, LONGEST_DESCRIPTION),
-        "error-type": _beginning(failure.error_type, LONGEST_WORD),
-        "error-kind": failure.kind.value,
-        "error-rule": None if failure.rule is None else _beginning(failure.rule, LONGEST_WORD),
-        "retryable": failure.retryable,
-        "retry-after": None if failure.retry_after is None else format_duration(failure.retry_after),
-        "failed-at": at,
-        "first-failed-at": at if letter.first_failed_at is failure.at else _iso(letter.first_failed_at),
-        "retry-count": letter.retry_count,
-        "delivery-count": delivery_count,
-        "key": _name(letter.key),
-        "correlation-id": _name(letter.correlation_id),
-        "group": _name(letter.group),
-        "transport": _name(origin.transport),
-        "source": _name(origin.source),
-        "exchange": _name(origin.exchange),
-        "routing-key": _name(origin.routing_key),
-        "partition": origin.partition,
-        "offset": origin.offset,
-        "consumer-group": _name(origin.group),
-        "cpu": None if letter.system_state is None else f"{letter.system_state.cpu_usage:.3f}",
-        "memory": None if letter.system_state is None else f"{letter.system_state.memory_usage:.3f}",
-        "redacted": failure.redacted,
-        "stack": None if failure.stack is None else _end(failure.stack, LONGEST_STACK),
+        "reason": _beginning(cause.reason, LONGEST_WORD),
+        "description": _beginning(cause.text, LONGEST_DESCRIPTION),
+        "error-type": _beginning(cause.error_type, LONGEST_WORD),
+        "error-kind": cause.kind.value,
+        "error-rule": None if cause.rule is None else _beginning(cause.rule, LONGEST_WORD),
+        "retryable": cause.retryable,
+        "retry-after": None if cause.retry_after is None else format_duration(cause.retry_after),
+        "group": _name(cause.group),
+        "transport": _name(cause.transport),
+        "source": _name(cause.source),
+        "exchange": _name(cause.exchange),
+        "routing-key": _name(cause.routing_key),
+        "consumer-group": _name(cause.consumer_group),
+        "cpu": None if state is None else f"{state.cpu_usage:.3f}",
+        "memory": None if state is None else f"{state.memory_usage:.3f}",
+        "redacted": cause.redacted,
+        "stack": None if cause.stack is None else _end(cause.stack, LONGEST_STACK),
     }
-    return Headers([(_NAMES[name], value) for name, value in values.items() if value is not None])
+    return tuple([(PREFIX + name, value) for name, value in values.items() if value is not None])
+
+
+_kept_shared: Final = lru_cache(128)(_shared)
 
 
 def strip(headers: Headers) -> Headers:

@@ -9,6 +9,7 @@ from redrive.amqp.properties import (
     NO_PROPERTIES,
     BasicProperties,
     FieldName,
+    add_headers,
     check_properties,
     decode_properties,
     encode_properties,
@@ -19,6 +20,7 @@ from redrive.amqp.properties import (
     read_priority,
     replace_fields,
 )
+from redrive.amqp.table import encode_bare_table
 
 TEXT = st.none() | st.text(max_size=20)
 OCTET = st.none() | st.integers(0, 255)
@@ -155,3 +157,25 @@ def test_a_property_that_nobody_knows_is_a_misuse_that_names_the_known_ones() ->
 def test_replacing_by_none_drops() -> None:
     raw = encode_properties(BasicProperties(expiration="1", priority=3))
     assert replace_fields(raw, expiration=None) == encode_properties(BasicProperties(priority=3))
+
+
+@given(PROPERTIES, st.dictionaries(st.text(min_size=9, max_size=12), st.integers(0, 9), max_size=3))
+@settings(max_examples=100, deadline=None)
+def test_headers_that_are_added_stand_behind_those_that_were_there(
+    properties: BasicProperties, added: dict[str, object]
+) -> None:
+    raw = encode_properties(properties)
+    both = {**(properties.headers or {}), **added}
+    assert add_headers(raw, encode_bare_table(added)) == replace_fields(raw, headers=both)
+
+
+@given(st.binary(max_size=60))
+@settings(max_examples=300, deadline=None)
+def test_to_garbage_nothing_is_added(garbage: bytes) -> None:
+    try:
+        check_properties(garbage)
+    except FrameSyntaxError:
+        with pytest.raises(FrameSyntaxError):
+            add_headers(garbage, b"\x01xV")
+    else:
+        check_properties(add_headers(garbage, b"\x01xV"))

@@ -18,6 +18,7 @@ from redrive.formats.own import (
     read,
     recognises,
     strip,
+    tell,
     write,
 )
 from redrive.letters import DeadLetter, Headers, HeaderValue, Kind, Origin, SystemState, Typed
@@ -123,6 +124,44 @@ def test_every_fact_of_a_letter_has_its_header() -> None:
         "redrive-offset": 42,
         "redrive-consumer-group": "shop",
     }
+
+
+def test_letters_of_one_cause_share_what_they_have_in_common() -> None:
+    first, second = (
+        tell(
+            a_death(
+                key=f"orders/{number}", failure=a_failure(at=AT + timedelta(seconds=number), stack=STACK)
+            ),
+            1,
+        )
+        for number in (1, 2)
+    )
+
+    assert first.shared is second.shared
+    assert first.single != second.single
+    assert {"redrive-key", "redrive-failed-at", "redrive-correlation-id"} <= dict(first.single).keys()
+
+
+@given(LETTERS, LETTERS)
+def test_no_letter_tells_what_another_one_has_told(one: DeadLetter, other: DeadLetter) -> None:
+    before = write(one, 1)
+    write(other, 1)
+
+    assert write(one, 1) == before == write(msgspec.structs.replace(one, reason=one.reason + ""), 1)
+    assert (write(one, 1) == write(other, 1)) is (written_anew(one) == written_anew(other))
+
+
+def written_anew(letter: DeadLetter) -> Headers:
+    """As if nothing had been written before."""
+    own._kept_shared.cache_clear()
+    return write(letter, 1)
+
+
+def test_what_is_too_long_to_be_remembered_is_told_all_the_same() -> None:
+    long = a_failure("x" * 20_000, at=AT, stack=STACK * 200)
+
+    assert write(a_death(failure=long), 1) == write(a_death(failure=long), 1)
+    assert dict(write(a_death(failure=long), 1))["redrive-description"] == "x" * LONGEST_DESCRIPTION
 
 
 def test_what_is_not_known_has_no_header() -> None:

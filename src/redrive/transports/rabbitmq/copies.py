@@ -8,17 +8,18 @@ The rule: nothing that we add may be why a message cannot be kept; what does not
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 from redrive.amqp.errors import FrameSyntaxError
-from redrive.amqp.table import encode_table
+from redrive.amqp.table import encode_bare_table, encode_table
 from redrive.errors import FormatError
 from redrive.formats import own
 from redrive.letters import DeadLetter
 from redrive.letters.letter import EPOCH
 from redrive.transports.base import Source
 from redrive.transports.rabbitmq.delivery import RabbitDelivery
-from redrive.transports.rabbitmq.envelope import DELIVERIES, NOT_BEFORE, Unsealed, seal
+from redrive.transports.rabbitmq.envelope import DELIVERIES, NOT_BEFORE, Unsealed, seal, seal_with
 from redrive.transports.rabbitmq.message import to_properties
 from redrive.transports.rabbitmq.names import STEPS, delay_queue
 from redrive.transports.rabbitmq.publisher import Outgoing
@@ -78,7 +79,7 @@ def dead_letter_of(
     if letter.message is not delivery.message:
         with suppress(FormatError):  # what AMQP has carried before is better than nothing
             properties = to_properties(letter.message)
-    told = dict(own.write(letter, delivery.delivery_count))  # nothing but what AMQP has a type for
+    told = own.tell(letter, delivery.delivery_count)
     key = (
         letter.origin.routing_key
         if source.dead_letter_routing_key is None
@@ -92,14 +93,23 @@ def dead_letter_of(
     )
 
 
-def _sealed_to_fit(properties: bytes, user: str, told: Mapping[str, object], room: int) -> bytes:
+def _sealed_to_fit(properties: bytes, user: str, told: own.Told, room: int) -> bytes:
     try:
-        sealed = seal(properties, user, marks=told)
+        marks = _kept_octets(told.shared) + _octets(told.single)
+        sealed = seal_with(properties, user, marks) or seal(properties, user, marks=dict(told.pairs))
         if len(sealed) > room:
-            sealed = seal(properties, user, marks=_shortened(told, room - len(seal(properties, user))))
+            short = _shortened(dict(told.pairs), room - len(seal(properties, user)))
+            sealed = seal(properties, user, marks=short)
     except FrameSyntaxError:
         return properties  # to headers that nobody can read, nothing can be added
     return sealed if len(sealed) <= room else properties
+
+
+def _octets(pairs: tuple[own.Pair, ...]) -> bytes:
+    return encode_bare_table(dict(pairs))
+
+
+_kept_octets: Final = lru_cache(128)(_octets)  # letters of one cause share most of what they tell
 
 
 def _shortened(told: Mapping[str, object], room: int) -> dict[str, object]:

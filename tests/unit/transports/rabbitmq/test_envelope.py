@@ -1,7 +1,11 @@
 """What is sealed comes out as it was, whatever a broker did to it on the way."""
 
+from contextlib import suppress
+
+import pytest
 from hypothesis import given, strategies as st
 
+from redrive.amqp.errors import FrameSyntaxError
 from redrive.amqp.properties import (
     BasicProperties,
     decode_properties,
@@ -9,7 +13,15 @@ from redrive.amqp.properties import (
     read_headers,
     replace_fields,
 )
-from redrive.transports.rabbitmq.envelope import DELIVERIES, NOT_BEFORE, seal, seal_publication, unseal
+from redrive.amqp.table import encode_bare_table
+from redrive.transports.rabbitmq.envelope import (
+    DELIVERIES,
+    NOT_BEFORE,
+    seal,
+    seal_publication,
+    seal_with,
+    unseal,
+)
 from tests.unit.transports.rabbitmq.test_message import PROPERTIES
 
 DEATHS = {
@@ -160,3 +172,64 @@ def test_what_goes_to_one_queue_asks_the_broker_for_no_copies_and_comes_out_as_i
     assert not {"CC", "BCC"} & set(read_headers(sealed))
     assert unseal(sealed, "orders").properties == raw
     assert {"CC", "BCC"} <= set(read_headers(seal_publication(raw, "me"))), "an exchange makes them"
+
+
+# --- marks whose octets are known -----------------------------------------------------------------------------
+
+MARKS = {"redrive-reason": "PoisonMessage", "redrive-retry-count": 3}
+
+
+@given(PROPERTIES)
+def test_marks_in_octets_seal_as_the_same_marks_do(had: BasicProperties) -> None:
+    raw = encode_properties(had)
+
+    sealed = seal_with(raw, "me", encode_bare_table(MARKS))
+
+    assert sealed in (None, seal(raw, "me", marks=MARKS))
+
+
+@pytest.mark.parametrize(
+    "had",
+    [
+        BasicProperties(delivery_mode=2),
+        BasicProperties(delivery_mode=2, headers={}),
+        BasicProperties(delivery_mode=2, headers={"x-tenant": "north"}, user_id="me", message_id="1"),
+        BasicProperties(content_type="text/plain", content_encoding="utf-8", delivery_mode=2, timestamp=1),
+    ],
+)
+def test_a_message_that_needs_nothing_but_marks_is_not_packed_anew(had: BasicProperties) -> None:
+    raw = encode_properties(had)
+
+    assert seal_with(raw, "me", encode_bare_table(MARKS)) == seal(raw, "me", marks=MARKS)
+
+
+@pytest.mark.parametrize(
+    "had",
+    [
+        BasicProperties(),
+        BasicProperties(delivery_mode=1),
+        BasicProperties(delivery_mode=2, expiration="1000"),
+        BasicProperties(delivery_mode=2, user_id="somebody"),
+        BasicProperties(delivery_mode=2, headers={"CC": ["other"]}),
+        BasicProperties(delivery_mode=2, headers={"BCC": ["other"]}),
+        BasicProperties(delivery_mode=2, headers={"x-delivery-count": 1}),
+        BasicProperties(delivery_mode=2, headers={"redrive-reason": "of an earlier death"}),
+    ],
+)
+def test_a_message_that_needs_more_is_left_to_those_who_know(had: BasicProperties) -> None:
+    assert seal_with(encode_properties(had), "me", encode_bare_table(MARKS)) is None
+
+
+@given(st.binary(max_size=60))
+def test_garbage_is_sealed_in_both_ways_or_in_none(garbage: bytes) -> None:
+    with suppress(FrameSyntaxError):
+        sealed = seal_with(garbage, "me", encode_bare_table(MARKS))
+        if sealed is not None:
+            assert read_headers(sealed) == read_headers(seal(garbage, "me", marks=MARKS))
+
+
+def test_headers_that_cannot_be_read_are_not_added_to() -> None:
+    raw = b"\x30\x00\x00\x00\x00\x02\x01x\x02"  # a table that ends in the middle, then the delivery mode
+
+    with pytest.raises(FrameSyntaxError):
+        seal_with(raw, "me", encode_bare_table(MARKS))
