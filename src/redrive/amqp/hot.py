@@ -9,6 +9,7 @@ next (frame heads, consumer tag, route, content header) are kept and only the ta
 """
 
 import struct
+from collections.abc import Iterable
 from typing import Final
 
 from redrive.amqp.codec import decode
@@ -129,6 +130,12 @@ def deliver_payload(consumer_tag: bytes, delivery_tag: int, redelivered: bool, r
 def ack_frame(channel: int, delivery_tag: int, multiple: bool = False) -> bytes:  # noqa: FBT001, FBT002  # a bit on the wire
     """A whole `basic.ack` frame: a consumer's, or a confirm."""
     return _ACK_FRAME.pack(METHOD, channel, _ACK_SIZE, _ACK, delivery_tag, multiple, 0xCE)
+
+
+def ack_frames(channel: int, delivery_tags: Iterable[int]) -> bytes:
+    """A `basic.ack` frame for each of the tags."""
+    pack = _ACK_FRAME.pack
+    return b"".join([pack(METHOD, channel, _ACK_SIZE, _ACK, tag, False, 0xCE) for tag in delivery_tags])
 
 
 def nack_frame(channel: int, delivery_tag: int, flags: int) -> bytes:

@@ -229,6 +229,9 @@ class Runner:
                 self._quiet.set()
 
     def _note(self, breaker: Breaker, step: Done | TryAgain) -> None:
+        if step is self._completed and not breaker.is_open:
+            breaker.record(failed=False, now=_NO_TIME)  # also what most are while some fail
+            return
         if isinstance(step, TryAgain):
             if not breaker.is_open:
                 return  # not yet an outcome; only a probe has said enough with its first attempt

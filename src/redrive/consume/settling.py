@@ -71,7 +71,9 @@ class Settling(Generic[T]):
         flying: set[asyncio.Task[None]] = set()
         try:
             while True:
-                await self._something(flying)
+                # Something is to be settled, or a batch has ended.
+                await self._wake.wait()
+                self._wake.clear()
                 for task in [task for task in flying if task.done()]:
                     flying.remove(task)
                     task.result()
@@ -80,7 +82,9 @@ class Settling(Generic[T]):
                     self._wait = min(self._wait * 2, _LONGEST_WAIT)
                 # In trouble one batch at a time finds out whether it is over.
                 if self._waiting and len(flying) < (1 if self.troubled else _MOST_FLYING):
-                    flying.add(asyncio.create_task(self._turn()))
+                    turn = asyncio.create_task(self._turn())
+                    turn.add_done_callback(self._has_turned)
+                    flying.add(turn)
                 elif not self._waiting and not flying:
                     self._idle.set()
         finally:
@@ -88,17 +92,8 @@ class Settling(Generic[T]):
                 task.cancel()
             await asyncio.gather(*flying, return_exceptions=True)
 
-    async def _something(self, flying: "set[asyncio.Task[None]]") -> None:
-        """Wait until there is something to settle and somebody free to do it, or until a batch has ended."""
-        waking = asyncio.ensure_future(self._wake.wait())
-        try:
-            if len(flying) < _MOST_FLYING:
-                await asyncio.wait((waking, *flying), return_when=asyncio.FIRST_COMPLETED)
-            else:
-                await asyncio.wait(flying, return_when=asyncio.FIRST_COMPLETED)
-            self._wake.clear()
-        finally:
-            waking.cancel()
+    def _has_turned(self, _turn: "asyncio.Task[None]") -> None:
+        self._wake.set()
 
     async def _turn(self) -> None:
         batch = [item for item in self._waiting if item.delivery.alive]

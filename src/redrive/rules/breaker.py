@@ -49,6 +49,7 @@ class Breaker:
         self._by_hearsay = by_hearsay
         self._last: deque[bool] = deque(maxlen=options.least)
         self._failures = 0
+        self._too_many = options.share * options.least
         self._pause = options.pause
         self._until: timedelta | None = None  # open until then; None: closed
         self._probe: timedelta | None = None  # when the probe that is out was let go
@@ -86,11 +87,12 @@ class Breaker:
         if self._until is not None:
             judges = self._probe is not None or self._by_hearsay
             return judges and self._judge(failed=failed, now=now)
-        if len(self._last) == self._last.maxlen and self._last[0]:
-            self._failures -= 1
-        self._last.append(failed)
+        last = self._last
+        if len(last) == self._options.least:
+            self._failures -= last[0]
+        last.append(failed)
         self._failures += failed
-        if len(self._last) == self._last.maxlen and self._failures >= self._options.share * len(self._last):
+        if self._failures >= self._too_many and len(last) == self._options.least:
             self._until = now + self._pause
         return False
 

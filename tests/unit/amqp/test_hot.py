@@ -8,6 +8,7 @@ from redrive.amqp.hot import (
     ContentWriter,
     DeliverWriter,
     ack_frame,
+    ack_frames,
     deliver_payload,
     nack_frame,
     parse_ack,
@@ -127,3 +128,8 @@ def test_the_route_of_a_publish_is_what_a_delivery_repeats() -> None:
     route = route_of(encode(BasicPublish("orders", "new", mandatory=True)))
     assert route == b"\x06orders\x03new"
     assert decode(deliver_payload(b"c", 1, True, route)) == BasicDeliver("c", 1, True, "orders", "new")
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), max_size=5))
+def test_many_acks_are_written_as_each_of_them_is(tags: list[int]) -> None:
+    assert ack_frames(7, tags) == b"".join(ack_frame(7, tag) for tag in tags)

@@ -7,7 +7,7 @@ a `multiple` is always one that the broker still waits for: RabbitMQ closes the 
 Pure: tags in, octets out. It does not know messages, and it does not know when to send.
 """
 
-from redrive.amqp.hot import ack_frame
+from redrive.amqp.hot import ack_frame, ack_frames
 
 
 class Ledger:
@@ -55,9 +55,9 @@ class Ledger:
             else:
                 break
         self._low = low - 1
-        frames = [ack_frame(self._channel, last, multiple=True)] if last else []
+        frames = ack_frame(self._channel, last, multiple=True) if last else b""
         if done:
-            frames += [ack_frame(self._channel, tag) for tag in sorted(done)]
+            frames += ack_frames(self._channel, sorted(done))
             told |= done
             done.clear()
-        return b"".join(frames)
+        return frames

@@ -143,8 +143,9 @@ class Publisher:
         opening = self._lanes.get(exchange)
         if opening is not None and opening.done():
             failed = opening.cancelled() or opening.exception() is not None
-            if failed or opening.result().link is not link or not opening.result().alive:
-                opening = None
+            if not failed and (lane := opening.result()).link is link and lane.alive:
+                return lane
+            opening = None
         if opening is None:
             await self._make_room()
             opening = asyncio.get_running_loop().create_task(_Lane.open(link, exchange))

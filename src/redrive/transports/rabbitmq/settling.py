@@ -19,6 +19,7 @@ from redrive.transports.rabbitmq.copies import copy_of, dead_letter_of, millisec
 from redrive.transports.rabbitmq.delivery import RabbitDelivery
 from redrive.transports.rabbitmq.lifeline import Lifeline, Tell
 from redrive.transports.rabbitmq.publisher import Outgoing, Publisher, UnroutableError
+from redrive.transports.rabbitmq.subscription import Subscription
 from redrive.transports.rabbitmq.topology import wanted
 
 _NOTHING: Final = timedelta(0)
@@ -72,6 +73,7 @@ class Settler:
         """
         outcomes: list[RedriveError | None] = [None] * len(deaths)
         letters: dict[int, tuple[RabbitDelivery, Outgoing | RedriveError]] = {}
+        user, room = self._publisher.user, self._publisher.room
         for index, death in enumerate(deaths):
             delivery = cast("RabbitDelivery", death.delivery)
             if delivery.settled:
@@ -82,7 +84,6 @@ class Settler:
                 delivery.settled = True
                 delivery.subscription.reject([delivery.tag], requeue=False)
             else:
-                user, room = self._publisher.user, self._publisher.room
                 letters[index] = (delivery, dead_letter_of(delivery, death.letter, self._source, user, room))
         await self._replace_some(letters, outcomes)
         return outcomes
@@ -119,11 +120,15 @@ class Settler:
         try:
             await self._publish(copies, errors)
         finally:
+            durable: dict[Subscription, list[int]] = {}
             for delivery, error in zip(deliveries, errors, strict=True):
                 if error is not None:
                     delivery.settled = False
-                elif delivery.subscription.alive:
-                    delivery.subscription.accept([delivery.tag])
+                else:
+                    durable.setdefault(delivery.subscription, []).append(delivery.tag)
+            for subscription, tags in durable.items():
+                if subscription.alive:
+                    subscription.accept(tags)
         return errors
 
     async def _publish(
