@@ -7,14 +7,16 @@ start, in a sentence that names the function.
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
-from typing import Any, Self, get_type_hints
+from collections.abc import Callable, Sequence
+from typing import Any, Self, TypeAlias, get_type_hints
 
 import msgspec
 
 from redrive.consume.context import Context
 from redrive.consume.decoding import Decode, decoder_for, own_decoder
 from redrive.errors import SettingsError
+
+Call: TypeAlias = Callable[[Any, Context | None], Any]
 
 
 class Handler(msgspec.Struct, frozen=True):
@@ -25,7 +27,7 @@ class Handler(msgspec.Struct, frozen=True):
     decode: Decode | None  # None: it wants nothing but the context
     wants_context: bool
     is_async: bool
-    takes_context_first: bool = False
+    call: Call  # with the value and the context; each may be None only where it is not wanted
 
     @classmethod
     def of(cls, function: Callable[..., Any], decoder: Callable[[Any], Any] | None = None) -> Self:
@@ -57,21 +59,17 @@ class Handler(msgspec.Struct, frozen=True):
             decode,
             bool(contexts),
             inspect.iscoroutinefunction(_code_of(function)),
-            bool(payload) and contexts == [0],
+            _call(function, bool(payload), contexts),
         )
 
-    def bind(self, value: Any, context: Context | None) -> Callable[[], Awaitable[Any] | Any]:
-        """The call, with everything it needs; the context may be missing only where it is not wanted."""
-        function = self.function
-        if not self.wants_context:
-            return (lambda: function(value)) if self.decode is not None else function
-        if self.decode is None:
-            return lambda: function(context)
-        return (
-            (lambda: function(context, value))
-            if self.takes_context_first
-            else lambda: function(value, context)
-        )
+
+def _call(function: Callable[..., Any], takes_payload: bool, contexts: Sequence[int]) -> Call:  # noqa: FBT001  as it was found
+    """The function, whatever it takes, as one of the value and the context: chosen once, not for each message."""
+    if not contexts:
+        return (lambda value, _: function(value)) if takes_payload else lambda _, __: function()
+    if not takes_payload:
+        return lambda _, context: function(context)
+    return (lambda value, context: function(context, value)) if contexts == [0] else function
 
 
 def _code_of(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,10 +7,13 @@ the runner lets the job wait without a worker. The rules are those of `rules` an
 them in order. It does not know transports, threads, nor how anything is settled.
 """
 
-from collections.abc import Awaitable, Callable
+import inspect
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from random import Random
-from typing import Any, Final, TypeAlias
+from types import TracebackType
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -41,20 +44,27 @@ from redrive.transports.base import Delivery
 
 _NOT_RUN: Final = NotRun()
 _SUCCEEDED: Final = Succeeded()
-# Runs a handler's call within its time budget, on the loop or in a thread.
-Run: TypeAlias = Callable[[Handler, Callable[[], Any]], Awaitable[None]]
 
 
-class Job:
-    """A delivery on its way, and what was tried so far."""
+class Place(Protocol):
+    """Where a handler runs: what is done `with` it is held to the time budget."""
 
-    __slots__ = ("attempt", "delivery", "first_failed_at", "forgiven")
+    def __enter__(self) -> None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
 
-    def __init__(self, delivery: Delivery) -> None:
-        self.delivery = delivery
-        self.attempt = 1
-        self.forgiven = 0  # earlier deliveries that are known to have done no harm
-        self.first_failed_at: datetime | None = None
+    async def in_thread(self, call: Callable[[], Any]) -> Any:
+        """What the call gives, run in a thread."""
+
+
+class Job(msgspec.Struct, gc=False, eq=False):
+    """A delivery on its way, and what was tried so far. One is made for each: it refers to nothing that refers back."""
+
+    delivery: Delivery
+    attempt: int = 1
+    forgiven: int = 0  # earlier deliveries that are known to have done no harm
+    first_failed_at: datetime | None = None
 
     @property
     def count(self) -> int | None:
@@ -103,18 +113,25 @@ class Pipe:
         self.completed = self._settle(_SUCCEEDED, None, None)  # the matrix says so for any count
         self._host = host
 
-    async def attempt(self, job: Job, run: Run) -> Done | TryAgain:
+    async def attempt(self, job: Job, place: Place) -> Done | TryAgain:
         """One attempt at one delivery."""
         handler, delivery = self._handler, job.delivery
-        count = job.count
+        count = delivery.delivery_count
         if count is not None and count > 1:  # the first delivery is never poison, whatever the limit
+            count = job.count
             poison = decide(_NOT_RUN, count, self._options.max_deliveries)
             if isinstance(poison, DeadLetterIt):
                 return self._give_up(poison)
         context = Context(delivery, self._source, job.attempt) if handler.wants_context else None
         try:
             value = None if handler.decode is None else handler.decode(delivery)
-            await run(handler, handler.bind(value, context))
+            with place:
+                if handler.is_async:
+                    await handler.call(value, context)
+                else:
+                    answer = await place.in_thread(partial(handler.call, value, context))
+                    if inspect.isawaitable(answer):
+                        await answer
         except Asked as signal:
             return self._as_asked(signal.outcome, count)
         except Exception as error:  # noqa: BLE001  whatever a handler raises is judged, never passed on

@@ -76,7 +76,6 @@ class Runner:
         self._more = asyncio.Event()
         self._waiting: dict[asyncio.Task[None], Job] = {}
         self._window = receiver.source.window
-        self._running = 0
         self._accepted: list[Delivery] = []
         self._breaker = Breaker(options.flood) if options.flood is not None else None
         self._slots = Slots(options.time_budget, self._thread_is_stuck)
@@ -91,7 +90,6 @@ class Runner:
         self._paused = False
         self._calm = asyncio.Event()
         self._is_stopping = False
-        self._quiet = asyncio.Event()
 
     # --- from start to stop ------------------------------------------------------------------------------------
 
@@ -127,8 +125,8 @@ class Runner:
             async with asyncio.timeout(self._options.stop_timeout.total_seconds()):
                 await asyncio.wait((intake,))  # it takes in what is still under way
                 await self._give_back_what_nobody_began()
-                if self._running:
-                    await self._quiet.wait()
+                if busy := self._slots.busy():
+                    await asyncio.wait(busy)
                 self._accept()
                 await self._releases.empty()
                 await self._deaths.empty()
@@ -169,8 +167,9 @@ class Runner:
     # --- working -----------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        slot = self._slots.open()
-        line = self._line
+        slot, line = self._slots.open(), self._line
+        attempt = self._traced if self._listeners.tracers else self._pipe.attempt
+        completed, breaker, says_so = self._completed, self._breaker, self._publish is not None
         in_a_row = 0
         while not self._is_stopping:
             if not line:
@@ -178,25 +177,39 @@ class Runner:
                 self._more.clear()
                 await self._more.wait()
                 continue
-            if self._deaths.troubled or self._releases.troubled:
-                await self._clock.sleep(max(self._deaths.pace, self._releases.pace))
-            if self._breaker is not None and self._breaker.is_open:
-                await self._let_through(self._breaker)
-            if self._is_stopping:
-                return  # type: ignore[unreachable]  # it may have changed while we waited
-            while line and not line[0].delivery.alive:  # its connection is gone: it will come again
-                job = line.popleft()
+            is_held = self._deaths.troubled or self._releases.troubled
+            if (is_held or (breaker is not None and breaker.is_open)) and not await self._let_go():
+                continue
+            job = line.popleft()
+            if not job.delivery.alive:  # its connection is gone: it will come again
+                self._no_probe()
                 if job.attempt == 1:
                     self._innocent.add(job.delivery)
-            if not line:
-                if self._breaker is not None:
-                    self._breaker.no_probe()
                 continue
-            await self._one(line.popleft(), slot)
+            step = await attempt(job, slot)
+            if (
+                step is completed
+                and (breaker is None or breaker.is_calm)
+                and not (says_so and job.delivery.redrive is not None)
+            ):
+                self._complete(job.delivery)  # the way of most
+            else:
+                self._follow(job, step)
             in_a_row += 1
             if in_a_row >= _FAIR:
                 in_a_row = 0
                 await asyncio.sleep(0)
+
+    async def _let_go(self) -> bool:
+        """Wait while dead letters cannot be written, or most of what comes fails; whether one is to be run then."""
+        if self._deaths.troubled or self._releases.troubled:
+            await self._clock.sleep(max(self._deaths.pace, self._releases.pace))
+        if self._breaker is not None and self._breaker.is_open:
+            await self._let_through(self._breaker)
+        if self._line and not self._is_stopping:
+            return True
+        self._no_probe()
+        return False
 
     async def _let_through(self, breaker: Breaker) -> None:
         """Wait until the flood breaker lets a message run."""
@@ -207,26 +220,19 @@ class Runner:
                 self._tell("paused", self.source, "most of what it delivers fails")
             await pause(self._clock, wait, self._calm)
 
-    async def _one(self, job: Job, slot: Slot) -> None:
-        """One attempt, and what follows from it."""
-        self._running += 1
-        try:
-            step = await (
-                self._traced(job, slot) if self._listeners.tracers else self._pipe.attempt(job, slot.run)
-            )
-            breaker = self._breaker
-            if breaker is not None and not (step is self._completed and breaker.is_calm):
-                self._note(breaker, step)
-            if step is self._completed and (self._publish is None or job.delivery.redrive is None):
-                self._complete(job.delivery)  # the way of most
-            elif isinstance(step, TryAgain):
-                self._try_again(job, step)
-            else:
-                self._carry_out(job, step)
-        finally:
-            self._running -= 1
-            if self._is_stopping and not self._running:
-                self._quiet.set()
+    def _no_probe(self) -> None:
+        """What the breaker has let through was not run."""
+        if self._breaker is not None:
+            self._breaker.no_probe()
+
+    def _follow(self, job: Job, step: Done | TryAgain) -> None:
+        """Do what follows from an attempt."""
+        if self._breaker is not None:
+            self._note(self._breaker, step)
+        if isinstance(step, TryAgain):
+            self._try_again(job, step)
+        else:
+            self._carry_out(job, step)
 
     def _note(self, breaker: Breaker, step: Done | TryAgain) -> None:
         if step is self._completed and not breaker.is_open:
@@ -248,7 +254,7 @@ class Runner:
     async def _traced(self, job: Job, slot: Slot) -> Done | TryAgain:
         ids = correlation_id_for(job.delivery)
         with self._listeners.spans(self.source, job.delivery, job.attempt, ids) as spans:
-            step = await self._pipe.attempt(job, slot.run)
+            step = await self._pipe.attempt(job, slot)
             if step.failure is not None:
                 spans.failed(step.failure)
             return step

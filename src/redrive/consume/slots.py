@@ -10,14 +10,12 @@ daemons: a handler that hangs does not keep the process from ending.
 
 import asyncio
 import contextvars
-import inspect
 import queue
 import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
 
-from redrive.consume.handler import Handler
 from redrive.rules import format_duration
 
 _MOST_LEFT_OVER: Final = 20
@@ -31,6 +29,7 @@ class Slots:
         self.budget = budget
         self._seconds = budget.total_seconds()
         self._loop = asyncio.get_running_loop()
+        self._time = self._loop.time
         self._slots: list[Slot] = []
         self._timer: asyncio.TimerHandle | None = None
         self._stuck = stuck
@@ -43,6 +42,10 @@ class Slots:
         self._slots.append(slot)
         return slot
 
+    def busy(self) -> "list[asyncio.Task[Any]]":
+        """The tasks in whose slots something runs."""
+        return [slot.task for slot in self._slots if slot.deadline is not None]
+
     def close(self) -> None:
         """Watch no more, and let idle threads end."""
         if self._timer is not None:
@@ -52,7 +55,7 @@ class Slots:
 
     def start(self) -> float:
         """A call begins now: when it must have ended."""
-        deadline = self._loop.time() + self._seconds
+        deadline = self._time() + self._seconds
         if self._timer is None:
             self._timer = self._loop.call_at(deadline, self._look)
         return deadline
@@ -90,45 +93,40 @@ class Slots:
 
 
 class Slot:
-    """A place where one handler runs at a time."""
+    """A place where one handler runs at a time: what is done `with` it is held to the budget."""
 
-    __slots__ = ("_lane", "_overran", "_slots", "_task", "deadline")
+    __slots__ = ("_lane", "_overran", "_slots", "deadline", "task")
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  a slot is opened by the task that works in it
-        self._task = task
+        self.task = task
         self._lane: _Lane | None = None
         self._overran = False
         self.deadline: float | None = None
 
-    async def run(self, handler: Handler, call: Callable[[], Any]) -> None:
-        """Run the call; raises what it raises, or `TimeoutError`."""
+    def __enter__(self) -> None:
         self.deadline = self._slots.start()
-        try:
-            answer = call() if handler.is_async else await self._in_thread(call)
-            if handler.is_async or inspect.isawaitable(answer):
-                await answer
-        except asyncio.CancelledError:
-            if self._overran and self._task.uncancel() == 0:
-                self._overran = False
-                budget = format_duration(self._slots.budget)
-                raise TimeoutError(f"the handler took longer than its time budget of {budget}") from None
-            if not self._task.cancelling():
-                raise RuntimeError("something that the handler waited for was cancelled") from None
-            raise
-        finally:
-            self.deadline = None
-            if self._overran:  # it was told to end, and came to its end by itself
-                self._overran = False
-                self._task.uncancel()
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """What was cancelled because it overran comes out as a `TimeoutError`."""
+        self.deadline = None
+        overran, self._overran = self._overran, False
+        if overran:  # also what came to its end by itself, after it was told to
+            self.task.uncancel()
+        if not isinstance(error, asyncio.CancelledError) or self.task.cancelling():
+            return
+        if overran:
+            budget = format_duration(self._slots.budget)
+            raise TimeoutError(f"the handler took longer than its time budget of {budget}") from None
+        raise RuntimeError("something that the handler waited for was cancelled") from None
 
     def cancel(self) -> None:
         """What runs here has overrun."""
         if not self._overran:
             self._overran = True
-            self._task.cancel()
+            self.task.cancel()
 
     def close(self) -> None:
         """Nothing more runs here."""
@@ -136,7 +134,8 @@ class Slot:
             self._lane.leave()
             self._lane = None
 
-    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+    async def in_thread(self, call: Callable[[], Any]) -> Any:
+        """What the call gives, run in the thread of this slot."""
         if self._lane is None:
             await self._slots.room_for_a_thread()
             self.deadline = self._slots.start()

@@ -53,16 +53,9 @@ class Breaker:
         self._pause = options.pause
         self._until: timedelta | None = None  # open until then; None: closed
         self._probe: timedelta | None = None  # when the probe that is out was let go
-
-    @property
-    def is_open(self) -> bool:
-        """Whether anything but probes is held back."""
-        return self._until is not None
-
-    @property
-    def is_calm(self) -> bool:
-        """Whether one more success would change nothing: it is closed, and has seen no failure for long enough."""
-        return not self._failures and self._until is None and len(self._last) == self._options.least
+        # Asked for each message, so they are kept rather than told. Open: anything but probes is held back. Calm: one
+        # more success would change nothing, because it is closed and has seen no failure for long enough.
+        self.is_open = self.is_calm = False
 
     def wait(self, now: timedelta) -> timedelta | None:
         """None: one may go. Else look again after so long; a probe that is out says when it ends."""
@@ -92,8 +85,11 @@ class Breaker:
             self._failures -= last[0]
         last.append(failed)
         self._failures += failed
-        if self._failures >= self._too_many and len(last) == self._options.least:
-            self._until = now + self._pause
+        if len(last) == self._options.least:
+            if self._failures >= self._too_many:
+                self._until = now + self._pause
+                self.is_open = True
+            self.is_calm = not self._failures
         return False
 
     def _judge(self, *, failed: bool, now: timedelta) -> bool:
@@ -103,6 +99,7 @@ class Breaker:
             self._until = now + self._pause
             return False
         self._until = None
+        self.is_open = False
         self._pause = self._options.pause
         self._last.clear()
         self._failures = 0

@@ -10,7 +10,6 @@ The message goes through the same pipe as in production: decoding, attempts, cla
 attempts are not waited for; they are listed.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -19,8 +18,9 @@ import msgspec
 
 from redrive.app import App
 from redrive.clock import Clock, SystemClock
-from redrive.consume import ConsumeOptions, Handler
+from redrive.consume import ConsumeOptions, Context, Handler
 from redrive.consume.pipe import Job, Pipe, TryAgain
+from redrive.consume.slots import Slots
 from redrive.errors import SettingsError, use_instead
 from redrive.letters import DeadLetter, Failure, Message, Origin
 from redrive.letters.redact import Redactor
@@ -139,22 +139,27 @@ async def _try(
     if not isinstance(message, Message):
         body = message if isinstance(message, bytes) else msgspec.json.encode(message)
         message = Message(body=body)
-    pipe = Pipe(handler, source, options, clock=clock, classifier=classifier, redactor=redactor)
-    job = Job(_Delivery(message, source, count))
-    waits: list[timedelta] = []
     ran = 0
 
-    async def run(handler: Handler, call: Callable[[], Any]) -> None:
+    def counted(value: Any, context: Context | None) -> Any:
         nonlocal ran
         ran += 1
-        async with asyncio.timeout(options.time_budget.total_seconds()):
-            await (call() if handler.is_async else asyncio.to_thread(call))
+        return handler.call(value, context)
 
-    step = await pipe.attempt(job, run)
-    while isinstance(step, TryAgain):
-        waits.append(step.wait)
-        job.attempt += 1
-        step = await pipe.attempt(job, run)
+    on_trial = msgspec.structs.replace(handler, call=counted)
+    pipe = Pipe(on_trial, source, options, clock=clock, classifier=classifier, redactor=redactor)
+    job = Job(_Delivery(message, source, count))
+    waits: list[timedelta] = []
+    slots = Slots(options.time_budget, lambda _: None)
+    place = slots.open()
+    try:
+        step = await pipe.attempt(job, place)
+        while isinstance(step, TryAgain):
+            waits.append(step.wait)
+            job.attempt += 1
+            step = await pipe.attempt(job, place)
+    finally:
+        slots.close()
     letter = None
     if isinstance(step.decision, DeadLetterIt) and step.failure is not None:
         letter = pipe.letter(job, step.decision, step.failure)

@@ -34,7 +34,7 @@ def given(function: Callable[..., Any], message: Message | bytes, decoder: Any =
     handler = Handler.of(function, decoder)
     delivery = _Delivery(message if isinstance(message, Message) else Message(body=message), "orders", 1)
     value = handler.decode(delivery) if handler.decode is not None else None
-    return handler.bind(value, Context(delivery, "orders", 1))()
+    return handler.call(value, Context(delivery, "orders", 1))
 
 
 @pytest.mark.parametrize(
