@@ -96,6 +96,9 @@ class BrokerUrl(msgspec.Struct, frozen=True, kw_only=True):
             "session.timeout.ms": 10_000,
             "heartbeat.interval.ms": 1_000,
             "fetch.wait.max.ms": 100,
+            # When enough has been fetched ahead (64 MB): how long until it is looked again whether that is still so. By
+            # default a second, in which a quick consumer runs dry.
+            "fetch.queue.backoff.ms": 50,
             **{name: value for name, value in self.passed_on.items() if _is_for(name, _CONSUMER)},
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
