@@ -14,8 +14,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from secrets import token_hex
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, cast
 
 from confluent_kafka import (
     OFFSET_STORED,
@@ -233,23 +234,21 @@ class Intake:
             self._wake.wait(_TICK)
         self._is_resting = self.waits_for_room = False
         self._wake.clear()
-        if not self._is_leaving and (record := self._consumer.poll(0)) is not None:
+        if self._is_leaving or not (self._is_quiet or waits or self._taker.is_full()):
+            return  # records are asked for next, which is a poll as well
+        if (record := self._consumer.poll(0)) is not None:
             self._took([record])
 
     def _took(self, records: Sequence[Record]) -> None:
-        """Sort what has come by partition."""
-        found: dict[Where, list[Record]] = {}
+        """Sort what has come by partition. They come in runs, so that nothing is looked at in Python for each."""
         others: list[Record] = []
-        topic, number, into = "", -1, list[Record]()
-        several = len(self._topics) > 1
-        for record in records:
-            if record.error() is not None:
-                others.append(record)
-                continue
-            if record.partition() != number or (several and record.topic() != topic):
-                topic, number = record.topic() or "", record.partition() or 0
-                into = found.setdefault((topic, number), [])
-            into.append(record)
+        if any(error is not None for error in map(Record.error, records)):
+            others = [record for record in records if record.error() is not None]
+            records = [record for record in records if record.error() is None]
+        found: dict[Where, list[Record]] = {}
+        for _, run in groupby(records, Record.partition if len(self._topics) == 1 else _where):
+            some = list(run)
+            found.setdefault(_where(some[0]), []).extend(some)
         for where, some in found.items():
             with self.lock:
                 partition = self.partitions.get(where)
@@ -264,7 +263,7 @@ class Intake:
 
     def _not_a_record(self, record: Record) -> None:
         """The end of a partition, or an error."""
-        error, where = record.error(), (record.topic() or "", record.partition() or 0)
+        error, where = record.error(), _where(record)
         if error is not None and error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
             with self.lock:
                 partition = self.partitions.get(where)
@@ -274,12 +273,11 @@ class Intake:
             self._heard(error)
 
     def _without_done(self, partition: Partition, records: list[Record]) -> list[Record]:
-        known = partition.take([record.offset() or 0 for record in records])
+        offsets = cast("list[int]", list(map(Record.offset, records)))  # whatever has come has one
+        known = partition.take(offsets)
         if known:
             records = records[known:]
-        if not records:
-            return []
-        if partition.has_done or partition.mark != records[0].offset():
+        if records and partition.was_told_of(offsets[known]):
             return [record for record in records if not partition.is_done(record.offset() or 0)]
         return records
 
@@ -308,6 +306,8 @@ class Intake:
 
     def _restored(self, records: list[Record]) -> tuple[list[Record], list[Record]]:
         """The records with values that were too large to be copied; and those that cannot be had at the moment."""
+        if all(map(Record.value, records)):  # as a rule: then none of them needs to be looked at
+            return records, []
         for at, record in enumerate(records):
             if record.value() is None and is_reference(record) and not restore(record, self._url, self._log):
                 return records[:at], records[at:]
@@ -542,6 +542,10 @@ class Intake:
             self._consumer.commit(offsets=self._places(marks), asynchronous=True)
             while self._in_flight and time.monotonic() < deadline:
                 self._consumer.poll(0.01)
+
+
+def _where(record: Record) -> Where:
+    return record.topic() or "", record.partition() or 0
 
 
 # What librdkafka gets over by itself, and what it says over and over meanwhile.

@@ -35,7 +35,7 @@ class Partition:
     """One partition, for as long as it is ours."""
 
     __slots__ = (
-        "_aside", "_before", "_done", "_doubted", "_forgives", "_handed", "_order", "_position",
+        "_aside", "_before", "_done", "_doubted", "_forgives", "_handed", "_order", "_position", "_told",
         "alive", "claimed", "is_changed", "number", "out", "topic",
     )  # fmt: skip
 
@@ -61,6 +61,7 @@ class Partition:
         self._aside: set[int] = set()  # handed out once, and back here until they come again
         self._handed = 0 if offset is None else offset  # everything below was handed out
         self._doubted = 0  # below this, records may have been delivered before
+        self._told = 0  # below this, a note has called some done before they were taken
         self._forgives = forgives
         if offset is not None:
             self._remember(offset, runs)
@@ -71,6 +72,7 @@ class Partition:
             span = range(offset, min(offset + length, end))
             if count == DONE:
                 self._done.update(span)
+                self._told = span.stop
             elif count:
                 self._before.update(dict.fromkeys(span, count))
                 self._doubted = max(self._doubted, span.stop)
@@ -88,7 +90,7 @@ class Partition:
                 known = sum(offset < self._position for offset in offsets)
         self._order.extend(offsets[known:] if known else offsets)
         self._position = max(self._position or 0, offsets[-1] + 1)
-        if self._done:
+        if offsets[0] < self._told:
             self._advance()  # some of them may be done already
         return known
 
@@ -97,7 +99,7 @@ class Partition:
         for known in (self._order, self._done, self._before, self._aside):
             known.clear()
         self.claimed = self._handed = self._position = offset
-        self._doubted = 0
+        self._doubted = self._told = 0
 
     def reached(self, end: int) -> None:
         """There is no record between the last one that was taken and this offset: markers of transactions at most."""
@@ -109,10 +111,9 @@ class Partition:
         """Whether a record that was taken is done, and not to be handed out."""
         return offset in self._done or not self._order or offset < self._order[0]
 
-    @property
-    def has_done(self) -> bool:
-        """Whether anything above the mark is done."""
-        return bool(self._done)
+    def was_told_of(self, offset: int) -> bool:
+        """Whether this record, or one behind it, may have been done before it was taken."""
+        return offset < self._told
 
     def is_doubted(self, offset: int) -> bool:
         """Whether this record may have been delivered before."""

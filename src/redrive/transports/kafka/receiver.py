@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from heapq import heappop, heappush
+from itertools import repeat
 from typing import Any, Final, TypeAlias, cast
 
 from confluent_kafka import Message as Record
@@ -85,8 +86,8 @@ class KafkaReceiver:
     # --- what the intake says, in its thread ---------------------------------------------------------------------
 
     def is_full(self) -> bool:
-        """Whether enough records wait in the line."""
-        return self._waiting >= max(self.intake.batch, self._window)
+        """Whether enough records wait in the line: while one batch is handed out, the next one is on its way."""
+        return self._waiting >= max(2 * self.intake.batch, self._window)
 
     def room(self) -> int:
         """How many records could be handed out at once.
@@ -167,7 +168,7 @@ class KafkaReceiver:
             if partition.alive:
                 batch += self._handed_out(partition, some)
         self._out -= room - len(batch)
-        if self._waiting < self.intake.batch // 2:
+        if self._waiting < self.intake.batch:
             self.intake.wake()
         return batch
 
@@ -181,7 +182,8 @@ class KafkaReceiver:
             if self._turns is not None:
                 records = self._in_turn(self._turns, partition, records)
             if partition.is_unheard_of:  # as a rule: then none of them needs to be looked up
-                batch = [kind(record, partition, place, record.offset() or 0, 1) for record in records]
+                offsets = cast("Iterable[int]", map(Record.offset, records))
+                batch = list(map(kind, records, repeat(partition), repeat(place), offsets, repeat(1)))
             else:
                 batch = [delivery_of(record, partition, place) for record in records]
         partition.out += len(batch)
