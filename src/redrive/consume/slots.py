@@ -27,11 +27,12 @@ class Slots:
     def __init__(self, budget: timedelta, stuck: Callable[[int], None]) -> None:
         """`stuck` hears of each thread that was left to itself, with how many there are now."""
         self.budget = budget
-        self._seconds = budget.total_seconds()
+        self.seconds = budget.total_seconds()
         self._loop = asyncio.get_running_loop()
-        self._time = self._loop.time
+        self.time = self._loop.time
         self._slots: list[Slot] = []
         self._timer: asyncio.TimerHandle | None = None
+        self.is_watching = False
         self._stuck = stuck
         self._left_over = 0
         self._one_ended = asyncio.Event()
@@ -53,27 +54,25 @@ class Slots:
         for slot in self._slots:
             slot.close()
 
-    def start(self) -> float:
-        """A call begins now: when it must have ended."""
-        deadline = self._time() + self._seconds
-        if self._timer is None:
-            self._timer = self._loop.call_at(deadline, self._look)
-        return deadline
+    def watch(self, deadline: float) -> None:
+        """Something began that must have ended then."""
+        self._timer = self._loop.call_at(deadline, self._look)
+        self.is_watching = True
 
     def _look(self) -> None:
         """Cancel what has overrun; look again when the next one could."""
-        now = self._loop.time()
-        self._timer = None
+        now = self.time()
+        self.is_watching = False
         earliest: float | None = None
         for slot in self._slots:
             if slot.deadline is None:
                 continue
             if slot.deadline <= now:
                 slot.cancel()
-                slot.deadline = now + self._seconds  # one that does not listen is told again
+                slot.deadline = now + self.seconds  # one that does not listen is told again
             earliest = slot.deadline if earliest is None else min(earliest, slot.deadline)
         if earliest is not None:
-            self._timer = self._loop.call_at(earliest, self._look)
+            self.watch(earliest)
 
     async def room_for_a_thread(self) -> None:
         """Wait while too many threads are left to themselves."""
@@ -107,11 +106,19 @@ class Slot:
         self.deadline: float | None = None
 
     def __enter__(self) -> None:
-        self.deadline = self._slots.start()
+        """For each message: the way of those that end in time is short."""
+        slots = self._slots
+        self.deadline = slots.time() + slots.seconds
+        if not slots.is_watching:
+            slots.watch(self.deadline)
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        """What was cancelled because it overran comes out as a `TimeoutError`."""
         self.deadline = None
+        if error is not None or self._overran:
+            self._ended(error)
+
+    def _ended(self, error: BaseException | None) -> None:
+        """What was cancelled because it overran comes out as a `TimeoutError`."""
         overran, self._overran = self._overran, False
         if overran:  # also what came to its end by itself, after it was told to
             self.task.uncancel()
@@ -138,7 +145,7 @@ class Slot:
         """What the call gives, run in the thread of this slot."""
         if self._lane is None:
             await self._slots.room_for_a_thread()
-            self.deadline = self._slots.start()
+            self.deadline = self._slots.time() + self._slots.seconds  # the wait for a thread was not its own
             self._lane = _Lane()
         lane = self._lane
         try:
