@@ -10,6 +10,7 @@ next (frame heads, consumer tag, route, content header) are kept and only the ta
 
 import struct
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 from redrive.amqp.codec import decode
@@ -71,6 +72,27 @@ def parse_deliver(payload: bytes) -> tuple[str, int, bool, str, str]:
     except (IndexError, UnicodeDecodeError):
         pass
     raise _explain(payload)
+
+
+def parse_route(payload: bytes) -> tuple[str, str]:
+    """Exchange and routing key of a `basic.deliver`, which are the same for many."""
+    try:
+        route = payload[5 + payload[4] + 9 :]
+    except IndexError:
+        raise _explain(payload) from None
+    return _route(route) or parse_deliver(payload)[3:]
+
+
+@lru_cache(1024)
+def _route(octets: bytes) -> tuple[str, str] | None:
+    """Two short strings; None if they are not."""
+    try:
+        key = octets[0] + 2
+        if len(octets) == key + octets[key - 1]:
+            return octets[1 : key - 1].decode(), octets[key:].decode()
+    except (IndexError, UnicodeDecodeError):
+        pass
+    return None
 
 
 def parse_ack(payload: bytes) -> tuple[int, bool]:

@@ -281,6 +281,8 @@ def strip(headers: Headers) -> Headers:
     redriven, and its next death is known by them (E5).
     """
     names = headers.by_name
+    if _ADDED.issuperset(names):
+        return EMPTY
     others = {name for name in names.keys() - _ADDED if not name.startswith(_ORIGINAL)}
     if len(others) == len(names):
         return headers

@@ -16,6 +16,7 @@ from redrive.amqp.hot import (
     parse_nack,
     parse_publish,
     parse_reject,
+    parse_route,
     publish_payload,
     reject_frame,
     route_of,
@@ -58,11 +59,14 @@ def test_a_deliver_reads_and_writes_as_the_codec_does(
 ) -> None:
     payload = encode(BasicDeliver(tag, number, redelivered, exchange, key))
     assert parse_deliver(payload) == (tag, number, redelivered, exchange, key)
+    assert parse_route(payload) == (exchange, key)
     route = route_of(encode(BasicPublish(exchange, key)))
     assert deliver_payload(tag.encode(), number, redelivered, route) == payload
     for size in range(4, len(payload)):
         with pytest.raises(FrameSyntaxError):
             parse_deliver(payload[:size])
+        with pytest.raises(FrameSyntaxError):
+            parse_route(payload[:size])
 
 
 @given(TAG, BIT, BIT)

@@ -8,7 +8,7 @@ again, sealed in a copy of ours or given back by the broker.
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from redrive.amqp.hot import parse_deliver
+from redrive.amqp.hot import parse_deliver, parse_route
 from redrive.amqp.properties import read_content_type
 from redrive.letters import Headers, Message, Origin
 from redrive.letters.headers import pack
@@ -28,14 +28,12 @@ _HEADER_SIZE = 12  # octets of a content header in front of the properties
 class Header:
     """A content header, looked at once. Messages of one producer often share theirs, octet for octet."""
 
-    __slots__ = ("content_type", "raw", "unsealed")
+    __slots__ = ("raw", "unsealed")
 
     def __init__(self, raw: bytes, source: str) -> None:
         self.raw = raw
         # Its properties without what was added on the way, and what that was.
-        properties = raw[_HEADER_SIZE:]
-        self.unsealed: Unsealed = unseal(properties, source)
-        self.content_type = read_content_type(properties)
+        self.unsealed: Unsealed = unseal(raw[_HEADER_SIZE:], source)
 
 
 class RabbitDelivery(Delivery):
@@ -93,7 +91,7 @@ class RabbitDelivery(Delivery):
     @property
     def content_type(self) -> str | None:
         """What its producer says the body is."""
-        return self.subscription.header(self._header).content_type
+        return read_content_type(self.unsealed.properties)
 
     @property
     def redrive(self) -> Redrive | None:
@@ -103,8 +101,7 @@ class RabbitDelivery(Delivery):
     @property
     def route(self) -> tuple[str, str]:
         """The exchange and the routing key that its producer used."""
-        _, _, _, exchange, key = parse_deliver(self._method)
-        return self.unsealed.route(exchange, key)
+        return self.unsealed.route(*parse_route(self._method))
 
     @property
     def remembered_route(self) -> tuple[str, str] | None:
