@@ -36,7 +36,7 @@ from redrive.stores.changes import (
     retagged,
 )
 from redrive.stores.cold import pack_failure
-from redrive.stores.rows import ID, TAGS, NewRow, bind, head_of, read_tags, span, tags_column
+from redrive.stores.rows import ID, TAGS, NewRow, bind, head_of, read_tags, span, tags_column, ticks
 from redrive.stores.sqlite.rows import COLUMNS, insert_bodies, insert_letters
 
 Connection: TypeAlias = sqlite3.Connection
@@ -129,7 +129,7 @@ def claim(db: Connection, worker: str, limit: int, lease: timedelta, now: int) -
     due = "SELECT created_at FROM letters WHERE ready = 1 ORDER BY priority DESC, created_at LIMIT ?"
     heads = _hold(db, due, [limit], worker, lease, now)
     heads.sort(key=lambda head: (-head.priority, head.created_at))
-    write_journal(db, ((now, worker, head.id, Step.CLAIM, State.PENDING, head.state, "") for head in heads))
+    _journal_alike(db, now, Step.CLAIM, State.PENDING, [ticks(head.created_at) for head in heads])
     return heads
 
 
@@ -164,14 +164,9 @@ def extend(db: Connection, holds: Sequence[Hold], lease: timedelta, now: int, *,
     first = {hold: row for hold, row in held.items() if sent and row[2] is None}
     _update(db, until, [row[0] for hold, row in held.items() if hold not in first])
     if first:
-        _update(db, {**until, "sent_at": now}, [row[0] for row in first.values()])
-        write_journal(
-            db,
-            [
-                (now, worker, letter_id, "sent", State.PROCESSING, State.PROCESSING, "")
-                for (letter_id, _), (_, worker, _) in first.items()
-            ],
-        )
+        keys = [row[0] for row in first.values()]
+        _update(db, {**until, "sent_at": now}, keys)
+        _journal_alike(db, now, "sent", State.PROCESSING, keys)
     return [_stored(hold) in held for hold in holds]
 
 
@@ -404,6 +399,18 @@ def write_journal(db: Connection, lines: Iterable[tuple[Any, ...]]) -> None:
         for at, actor, letter, action, before, now, detail in lines
     ]
     _insert(db, "journal (at, actor, letter_id, action, before, after, detail)", plain)
+
+
+def _journal_alike(db: Connection, now: int, action: str, before: State, keys: Sequence[int]) -> None:
+    """A line for each of these letters, which are being processed: their holders did the same to all of them."""
+    for start in range(0, len(keys), _AT_ONCE):
+        some = keys[start : start + _AT_ONCE]
+        db.execute(
+            "INSERT INTO journal (at, actor, letter_id, action, before, after, detail)"
+            " SELECT ?, locked_by, id, ?, ?, state, '' FROM letters"
+            f" WHERE created_at IN ({', '.join('?' * len(some))}) ORDER BY priority DESC, created_at",
+            [now, str(action), str(before), *some],
+        )
 
 
 def _of_ids(db: Connection, columns: str, ids: Sequence[str]) -> Iterator[tuple[Any, ...]]:
