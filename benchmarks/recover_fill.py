@@ -18,7 +18,7 @@ from benchmarks.consume_fill import PERSISTENT, Envelope, plain
 from benchmarks.store_sqlite import letter
 from redrive.amqp.properties import BasicProperties
 from redrive.formats import own
-from redrive.letters import DeadLetter, Failure, Kind, Message, Origin, letter_id
+from redrive.letters import DeadLetter, Failure, Kind, Message, Origin, SystemState, letter_id
 from redrive.letters.redact import Redactor
 from redrive.stores.sqlite import SqliteStore
 from redrive.transports.rabbitmq.message import to_wire
@@ -41,6 +41,7 @@ def dead_order() -> Envelope:
         reason="MaxRetriesExceeded",
         retry_count=DELIVERIES,
         correlation_id=name,
+        system_state=SystemState(0.25, 0.5),
     )
     properties = BasicProperties(
         content_type=order.properties.content_type,

@@ -143,7 +143,9 @@ class OwnDeath(msgspec.Struct, frozen=True, kw_only=True, rename=_header):
     @property
     def system_state(self) -> SystemState | None:
         """How busy the machine was, if it is told."""
-        return None if self.cpu is None or self.memory is None else SystemState(self.cpu, self.memory)
+        if self.cpu is None or self.memory is None:
+            return None
+        return SystemState(float(self.cpu), float(self.memory))
 
     @property
     def origin(self) -> Origin | None:

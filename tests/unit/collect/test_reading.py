@@ -1,5 +1,6 @@
 """What a consumer has found out about a failure is not found out a second time, and twins are looked for by name."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,12 @@ import pytest
 
 from redrive.collect.reading import Reader
 from redrive.formats import own, told as formats
-from redrive.letters import DeadLetter, Headers, HeaderValue, Kind, Message, Origin
+from redrive.letters import DeadLetter, Headers, HeaderValue, Kind, Message, Origin, SystemState
 from redrive.letters.failure import fingerprint
 from redrive.letters.redact import Redactor
 from redrive.rules import Classifier, StrategyOptions
 from redrive.stores.base import Page
+from redrive.stores.cold import pack_content, unpack_content
 from redrive.stores.query import EVERYTHING, Query
 from redrive.stores.sqlite import SqliteStore
 from redrive.stores.sqlite.search import SEARCH
@@ -50,6 +52,16 @@ def test_what_the_same_redactor_has_cleaned_is_not_cleaned_again() -> None:
         letter = read(dead(**failure, redacted=other))
         assert "hunter2" not in f"{letter.failure.text}{letter.failure.stack}{letter.error_text}"
         assert letter.failure.redacted == Redactor().name
+
+
+@pytest.mark.parametrize(
+    "carry", [lambda value: value, lambda value: str(value).encode()], ids=["amqp", "kafka"]
+)
+def test_how_busy_the_machine_was_can_be_stored(carry: Callable[[HeaderValue], HeaderValue]) -> None:
+    """Whatever form the headers came in, a store gets plain numbers."""
+    written = own.write(a_letter(system_state=SystemState(0.25, 0.5)), 3)
+    letter = read({name: carry(value) for name, value in written})
+    assert unpack_content(pack_content(letter))["system_state"] == SystemState(0.25, 0.5)
 
 
 def test_the_group_is_the_one_that_the_consumer_found_even_where_a_stack_was_cut() -> None:
