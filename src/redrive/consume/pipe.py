@@ -8,7 +8,7 @@ them in order. It does not know transports, threads, nor how anything is settled
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from functools import partial
 from random import Random
@@ -19,6 +19,7 @@ import msgspec
 
 from redrive.clock import Clock
 from redrive.consume.context import Asked, Context, correlation_id_for
+from redrive.consume.decoding import Decode
 from redrive.consume.handler import Handler
 from redrive.consume.options import ConsumeOptions
 from redrive.host import Host
@@ -112,6 +113,11 @@ class Pipe:
         self._random = random or Random()  # noqa: S311  spreads waits, guards nothing
         self.completed = self._settle(_SUCCEEDED, None, None)  # the matrix says so for any count
         self._host = host
+        # Most handlers are coroutines of the message alone. An attempt at a first delivery, which is never poison, then
+        # comes down to these two steps: whoever is in a hurry takes them, and comes to `judge` with what was raised.
+        self.direct: tuple[Decode, Callable[[Any], Awaitable[Any]]] | None = None
+        if handler.is_async and not handler.wants_context and handler.decode is not None:
+            self.direct = (handler.decode, handler.function)
 
     async def attempt(self, job: Job, place: Place) -> Done | TryAgain:
         """One attempt at one delivery."""
@@ -132,15 +138,19 @@ class Pipe:
                     answer = await place.in_thread(partial(handler.call, value, context))
                     if inspect.isawaitable(answer):
                         await answer
-        except Asked as signal:
-            return self._as_asked(signal.outcome, count)
-        except Exception as error:  # noqa: BLE001  whatever a handler raises is judged, never passed on
-            if context is not None and context.asked is not None:
-                return self._as_asked(context.asked, count)
-            return self._judge(job, error, count)
+        except (Asked, Exception) as error:  # noqa: BLE001  whatever a handler raises is judged, never passed on
+            return self.judge(job, error, context)
         if context is not None and context.asked is not None:
             return self._as_asked(context.asked, count)
         return self.completed
+
+    def judge(self, job: Job, error: Asked | Exception, context: Context | None = None) -> Done | TryAgain:
+        """What follows from an error of a handler: what it has asked for, or what the rules say of it."""
+        if isinstance(error, Asked):
+            return self._as_asked(error.outcome, job.count)
+        if context is not None and context.asked is not None:
+            return self._as_asked(context.asked, job.count)
+        return self._judge(job, error, job.count)
 
     def letter(self, job: Job, decision: DeadLetterIt, failure: Failure) -> DeadLetter:
         """The dead letter of a delivery that is given up."""

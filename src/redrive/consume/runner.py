@@ -19,7 +19,7 @@ import msgspec
 
 from redrive.clock import Clock, pause
 from redrive.consume.callbacks import Callback, Callbacks
-from redrive.consume.context import correlation_id_for
+from redrive.consume.context import Asked, correlation_id_for
 from redrive.consume.innocent import Innocent
 from redrive.consume.observer import Listeners, Observer
 from redrive.consume.options import ConsumeOptions
@@ -36,6 +36,7 @@ from redrive.transports.base import Death, Delivery, Outcomes, Publication, Rece
 
 Publish: TypeAlias = Callable[[Sequence[Publication]], Awaitable[Outcomes]]
 _NO_TIME: Final = timedelta(0)
+_FIRST: Final = (1, None)  # counts of a delivery that none was before, as far as anybody knows
 _FAIR: Final = 64  # messages a worker runs in a row before it lets the loop do something else
 
 
@@ -170,6 +171,7 @@ class Runner:
         slot, line = self._slots.open(), self._line
         attempt = self._traced if self._listeners.tracers else self._pipe.attempt
         completed, breaker, says_so = self._completed, self._breaker, self._publish is not None
+        direct = None if self._listeners.tracers else self._pipe.direct
         in_a_row = 0
         while not self._is_stopping:
             if not line:
@@ -186,7 +188,17 @@ class Runner:
                 if job.attempt == 1:
                     self._innocent.add(job.delivery)
                 continue
-            step = await attempt(job, slot)
+            if direct is not None and job.delivery.delivery_count in _FIRST:
+                decode, function = direct
+                step: Done | TryAgain = completed
+                try:
+                    value = decode(job.delivery)
+                    with slot:
+                        await function(value)
+                except (Asked, Exception) as error:  # noqa: BLE001  whatever a handler raises is judged, never passed on
+                    step = self._pipe.judge(job, error)
+            else:
+                step = await attempt(job, slot)
             if (
                 step is completed
                 and (breaker is None or breaker.is_calm)

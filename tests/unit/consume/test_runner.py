@@ -14,12 +14,13 @@ import pytest
 from redrive.clock import Clock, SystemClock
 from redrive.consume import ConsumeOptions, Consumer, Context, FloodOptions, Handler, Subscription
 from redrive.consume.callbacks import Callback
+from redrive.consume.context import Asked
 from redrive.errors import SettingsError
 from redrive.formats import own
 from redrive.letters import Failure, Message
 from redrive.letters.event import DeadLetterEvent
 from redrive.letters.redact import Redactor
-from redrive.rules import Classifier, Fixed
+from redrive.rules import Classifier, Fixed, ManualDeadLetter
 from redrive.testing import ManualClock
 from redrive.transports import Delivery, Publication, Source, Target
 from redrive.transports.memory import MemoryBroker, MemoryTransport
@@ -695,3 +696,36 @@ async def test_a_source_that_does_not_exist_ends_the_consumer_with_its_error() -
 def test_options_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError):
         ConsumeOptions(**wrong)
+
+
+async def test_a_handler_of_the_message_alone_is_judged_like_one_that_takes_the_context_too() -> None:
+    """The first goes a shorter way: whatever it is given and whatever it raises, the same comes of it."""
+    bodies = [b'{"n": %d}' % number for number in range(5)] + [b"", b"\xff\x00", b"[1", b'{"n": "x"}']
+
+    def act(number: int) -> None:
+        if number == 1:
+            raise ValueError("no")
+        if number == 2:
+            raise ConnectionResetError
+        if number == 3:
+            raise asyncio.CancelledError
+        if number == 4:
+            raise Asked(ManualDeadLetter("NotOurs", "as it said"))
+
+    async def alone(body: dict[str, int]) -> None:
+        act(body["n"])
+
+    async def with_context(body: dict[str, int], _context: Context) -> None:
+        act(body["n"])
+
+    found: list[object] = []
+    for handle in (alone, with_context):
+        world = World()
+        async with world.consuming(handle):
+            await world.send(*bodies)
+            await world.heard.until("durable", len(bodies) - 1)
+            await world.heard.until("completed", 1)
+        told = sorted((event.reason, event.description, event.delivery_count) for event in world.heard.events)
+        found.append((world.heard.counts, told))
+
+    assert found[0] == found[1]

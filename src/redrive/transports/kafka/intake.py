@@ -242,7 +242,7 @@ class Intake:
     def _took(self, records: Sequence[Record]) -> None:
         """Sort what has come by partition. They come in runs, so that nothing is looked at in Python for each."""
         others: list[Record] = []
-        if any(error is not None for error in map(Record.error, records)):
+        if any(map(Record.error, records)):
             others = [record for record in records if record.error() is not None]
             records = [record for record in records if record.error() is None]
         found: dict[Where, list[Record]] = {}
