@@ -160,18 +160,20 @@ class Intake:
         finally:
             self._is_held = False
 
-    def if_settled(self, deliveries: Sequence[Settled]) -> list[TopicPartition]:
-        """What a transaction has to commit if these are to be done."""
+    def if_settled(self, deliveries: Sequence[Settled]) -> list[TopicPartition] | None:
+        """What a transaction has to commit if these are to be done; None if one of them is not ours any more."""
         found: dict[Where, list[int]] = {}
-        for delivery in deliveries:
-            partition = delivery.partition
-            found.setdefault((partition.topic, partition.number), []).append(delivery.offset)
         with self.lock:
+            for delivery in deliveries:
+                partition = delivery.partition
+                where = (partition.topic, partition.number)
+                if self.partitions.get(where) is not partition:
+                    return None
+                found.setdefault(where, []).append(delivery.offset)
             marks = {
                 where: mark
                 for where, offsets in found.items()
-                if where in self.partitions
-                and (mark := self.partitions[where].if_settled(offsets)) is not None
+                if (mark := self.partitions[where].if_settled(offsets)) is not None
             }
         return self._places(marks)
 

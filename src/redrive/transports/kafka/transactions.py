@@ -25,6 +25,7 @@ from redrive.transports.kafka.intake import Intake
 from redrive.transports.kafka.url import BrokerUrl
 
 _UNDONE: Final = "a record was refused, and the transaction undone"
+_NOT_OURS: Final = "the partition of the record was given to another member meanwhile"
 
 
 class RefusedError(PublishError):
@@ -82,6 +83,9 @@ class Transactions:
                 producer.abort_transaction(self._timeout)
                 return [RefusedError(_UNDONE)] * len(letters)
             offsets = intake.if_settled(deliveries)
+            if offsets is None:  # whoever has the partition now gets the record, and writes its dead letter
+                producer.abort_transaction(self._timeout)
+                return [PublishError(_NOT_OURS)] * len(letters)
             producer.send_offsets_to_transaction(offsets, metadata, self._timeout)
             producer.commit_transaction(self._timeout)
         except (KafkaException, BufferError) as exception:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import pytest
 from confluent_kafka import KafkaError, Message as Record
@@ -110,3 +111,25 @@ def test_what_a_note_calls_done_does_not_reach_the_taker_and_everything_else_doe
     assert [offset for offset, _ in came.get(("orders", 0), [])] == [
         offset for offset in range(100, ends[-1]) if offset not in done
     ]
+
+
+class Out(NamedTuple):
+    """A record that is out."""
+
+    partition: Partition
+    offset: int
+
+
+def test_a_transaction_has_nothing_to_commit_for_a_partition_that_is_somebody_elses(intake: Intake) -> None:
+    """Else it would commit the dead letter without the offset, and the next member would write it a second time."""
+    ours, other = Partition("orders", 0, 0), Partition("orders", 1, 0)
+    for partition in (ours, other):
+        partition.take([0, 1])
+        partition.handed_out(0)
+    intake.partitions = {("orders", 0): ours, ("orders", 1): other}
+    [place] = intake.if_settled([Out(ours, 0)]) or []
+    assert (place.topic, place.partition, place.offset) == ("orders", 0, 1)
+    del intake.partitions["orders", 1]
+    assert intake.if_settled([Out(ours, 0), Out(other, 0)]) is None, "revoked"
+    intake.partitions["orders", 1] = Partition("orders", 1, 0)
+    assert intake.if_settled([Out(other, 0)]) is None, "revoked, and given back to us from its mark on"
