@@ -28,6 +28,8 @@ OWN: Final = (
     "last_failed_at", "next_retry_at",
 )  # fmt: skip
 
+OPTIONAL: Final = frozenset({"message_id", "tags", "strategy", "assignee"})  # the columns that may be NULL
+
 _STATES: Final = {state.value: state for state in State}  # a look is quicker than a call
 _KINDS: Final = {kind.value: kind for kind in Kind}
 _TICK: Final = timedelta(microseconds=1)
@@ -75,16 +77,19 @@ TAGS: Final = OWN.index("tags")
 DUE: Final = OWN.index("next_retry_at")
 
 
-def new_row(letter: DeadLetter) -> NewRow:
-    """The letter as it is added (S4)."""
+def new_row(letter: DeadLetter, absent: Any = None) -> NewRow:
+    """The letter as it is added (S4); `absent` stands in the columns `OPTIONAL` that it has nothing for."""
     last = ticks(letter.last_failed_at)
     # Most fail once and are due at once: the same moment is not counted again.
     first = last if letter.first_failed_at == letter.last_failed_at else ticks(letter.first_failed_at)
     due = last if letter.next_retry_at == letter.last_failed_at else ticks(letter.next_retry_at)
     columns = (
-        letter.id, letter.transport, letter.source, letter.message_id, letter.correlation_id,
+        letter.id, letter.transport, letter.source,
+        absent if letter.message_id is None else letter.message_id, letter.correlation_id,
         letter.size, letter.reason, letter.error_type, letter.error_text, letter.kind._value_, letter.group,
-        letter.priority, tags_column(letter.tags), letter.strategy, letter.assignee, letter.retry_count,
+        letter.priority, tags_column(letter.tags) if letter.tags else absent,
+        absent if letter.strategy is None else letter.strategy,
+        absent if letter.assignee is None else letter.assignee, letter.retry_count,
         first, last, due,
     )  # fmt: skip
     return columns, pack_content(letter), pack_failure(letter.failure)

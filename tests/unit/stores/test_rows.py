@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import msgspec
 import pytest
 
-from redrive.stores.rows import DUE, ID, OWN, TAGS, new_row, read_tags, ticks
+from redrive.stores.rows import DUE, ID, OPTIONAL, OWN, TAGS, new_row, read_tags, ticks
 from redrive.testing import a_letter
 
 
@@ -24,6 +24,20 @@ def test_a_row_has_the_letters_own_columns_in_the_order_of_the_table() -> None:
     assert columns[ID] == letter.id
     assert columns[DUE] == ticks(letter.next_retry_at)
     assert read_tags(columns[TAGS]) == letter.tags
+
+
+@pytest.mark.parametrize("absent", [None, 0])
+def test_what_a_letter_does_not_have_is_told_by_what_stands_for_it(absent: int | None) -> None:
+    fields = {"message_id": "", "strategy": "later", "assignee": "alice", "tags": ("vip",)}
+    assert set(fields) == OPTIONAL
+    for name in OPTIONAL:
+        letter = msgspec.structs.replace(
+            a_letter(),
+            **(fields | {name: None if name != "tags" else ()}),
+        )
+        own = dict(zip(OWN, new_row(letter, absent)[0], strict=True))
+        told = {other for other in OPTIONAL if own[other] is absent}
+        assert told == {name}
 
 
 NOON = datetime(2026, 2, 11, 12, 0, tzinfo=UTC)

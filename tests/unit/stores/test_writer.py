@@ -1,6 +1,7 @@
 """The writing thread: one commit for many jobs, and no job in another's way."""
 
 import asyncio
+import random
 import sqlite3
 import threading
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from redrive.errors import (
@@ -22,7 +24,7 @@ from redrive.errors import (
 from redrive.stores.changes import Assign
 from redrive.stores.sqlite import SqliteStore
 from redrive.stores.sqlite.writer import Bundle, Job, Writer
-from redrive.testing import a_letter
+from redrive.testing import a_letter, a_message
 
 
 class Watched(sqlite3.Connection):
@@ -248,6 +250,34 @@ async def test_letters_are_added_beside_a_change_that_is_refused(tmp_path: Path)
     assert [found[0], found[2]] == [[True], [False, True, False]]
     assert [letter.message for letter in await store.load([one.id, two.id])] == [one.message, two.message]
     assert await store.count() == 2
+    await store.close()
+
+
+@pytest.mark.parametrize("text", [None, "", "0", "0.0", "nobody"])
+async def test_what_a_letter_does_not_have_is_told_from_whatever_it_has(
+    tmp_path: Path, text: str | None
+) -> None:
+    store = await SqliteStore.open(tmp_path / "redrive.db")
+    letters = [
+        msgspec.structs.replace(a_letter(f"{name}"), **{name: text})
+        for name in ("message_id", "strategy", "assignee")
+    ]
+    await store.add(letters)
+    loaded = await store.load([letter.id for letter in letters])
+    assert [(letter.message_id, letter.strategy, letter.assignee) for letter in loaded] == [
+        (letter.message_id, letter.strategy, letter.assignee) for letter in letters
+    ]
+    await store.close()
+
+
+@pytest.mark.parametrize("size", [0, 65_000, 70_000, 1_000_000])
+async def test_a_body_of_any_size_comes_back(tmp_path: Path, size: int) -> None:
+    store = await SqliteStore.open(tmp_path / "redrive.db")
+    # Random, so that it is not compressed.
+    letter = a_letter(message=a_message(body=random.Random(size).randbytes(size)))
+    await store.add([letter])
+    (loaded,) = await store.load([letter.id])
+    assert loaded.message == letter.message
     await store.close()
 
 

@@ -37,6 +37,7 @@ from redrive.stores.query import EVERYTHING, Query, read_cursor, tally_field, wr
 from redrive.stores.rows import NewRow, head_of, new_row, ticks
 from redrive.stores.sqlite import reading, schema, work
 from redrive.stores.sqlite.operations import SqliteOperations
+from redrive.stores.sqlite.rows import ABSENT
 from redrive.stores.sqlite.search import SEARCH
 from redrive.stores.sqlite.writer import Bundle, Job, Writer
 
@@ -119,9 +120,9 @@ class SqliteStore(SqliteOperations):
             check_letter(letter)
             size += letter.size
         if size <= _PACKED_AT_ONCE:
-            rows = list(map(new_row, letters))
+            rows = [new_row(letter, ABSENT) for letter in letters]
         else:
-            rows = await asyncio.to_thread(lambda: list(map(new_row, letters)))
+            rows = await asyncio.to_thread(lambda: [new_row(letter, ABSENT) for letter in letters])
         return await self._writer.submit(_Add(rows))
 
     async def claim(self, worker: str, *, limit: int = 10, lease: timedelta = LEASE) -> list[LetterHead]:

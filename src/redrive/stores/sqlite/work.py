@@ -8,7 +8,6 @@ and what they write, nobody else writes. They commit nothing and know no thread,
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
-from itertools import chain
 from typing import Any, Final, TypeAlias
 
 from redrive.errors import LetterNotFoundError
@@ -37,7 +36,7 @@ from redrive.stores.changes import (
 )
 from redrive.stores.cold import pack_failure
 from redrive.stores.rows import ID, TAGS, NewRow, bind, head_of, read_tags, span, tags_column, ticks
-from redrive.stores.sqlite.rows import COLUMNS, insert_bodies, insert_letters
+from redrive.stores.sqlite.rows import COLUMNS, insert_bodies, insert_letters, quickly_bound
 
 Connection: TypeAlias = sqlite3.Connection
 _LET_IN: Final = 10_000  # how many letters may fall due in one claim (S13)
@@ -79,7 +78,11 @@ def add(db: Connection, batches: Sequence[Sequence[NewRow]], stamps: Stamps, now
         new += _add_heads(db, rows[start : start + _ROWS_AT_ONCE], stamps, now)
     for start in range(0, len(new), _ROWS_AT_ONCE):
         some = new[start : start + _ROWS_AT_ONCE]
-        values = [value for key, (_, content, failure) in some for value in (key, content, failure)]
+        values = [
+            value
+            for key, (_, content, failure) in some
+            for value in (key, quickly_bound(content), quickly_bound(failure))
+        ]
         db.execute(insert_bodies(len(some)), values)
     tags = [(tag, key) for key, (columns, _, _) in new if columns[TAGS] for tag in read_tags(columns[TAGS])]
     if tags:
@@ -92,8 +95,9 @@ def add(db: Connection, batches: Sequence[Sequence[NewRow]], stamps: Stamps, now
 
 def _add_heads(db: Connection, rows: list[NewRow], stamps: Stamps, now: int) -> list[tuple[int, NewRow]]:
     """The letters that are new, with their keys; their heads are in the file now."""
-    keys = stamps.take(len(rows), now)
-    values = [now, keys[0], *chain.from_iterable([columns for columns, _, _ in rows])]
+    keyed = list(zip(stamps.take(len(rows), now), rows, strict=True))
+    values = [now]
+    values += [value for key, (columns, _, _) in keyed for value in (key, *columns)]
     try:
         added = db.execute(insert_letters(len(rows)), values).rowcount
     except sqlite3.IntegrityError as error:
@@ -101,9 +105,8 @@ def _add_heads(db: Connection, rows: list[NewRow], stamps: Stamps, now: int) -> 
             raise
         stamps.skip(db.execute("SELECT max(created_at) FROM letters").fetchone()[0])
         return _add_heads(db, rows, stamps, now)
-    keyed = zip(keys, rows, strict=True)
     if added == len(rows):
-        return list(keyed)
+        return keyed
     there = dict(_of_ids(db, "id, created_at", [columns[ID] for columns, _, _ in rows]))
     return [(key, row) for key, row in keyed if there[row[0][ID]] == key]
 
@@ -393,12 +396,11 @@ def _delete(db: Connection, key: int) -> None:
 
 def write_journal(db: Connection, lines: Iterable[tuple[Any, ...]]) -> None:
     """Lines of (at, actor, letter, action, state before, state after, detail) (S25)."""
-    # Texts of the enumerations: what is not a plain `str`, sqlite3 asks how to adapt, which takes longer than the row.
-    plain = [
-        (at, actor, letter, str(action), str(before), None if now is None else str(now), detail)
-        for at, actor, letter, action, before, now, detail in lines
+    rows = [
+        (at, actor, letter_id, str(action), str(old), None if new is None else str(new), detail)
+        for at, actor, letter_id, action, old, new, detail in lines  # plain texts are bound quickest (`rows`)
     ]
-    _insert(db, "journal (at, actor, letter_id, action, before, after, detail)", plain)
+    _insert(db, "journal (at, actor, letter_id, action, before, after, detail)", rows)
 
 
 def _journal_alike(db: Connection, now: int, action: str, before: State, keys: Sequence[int]) -> None:
