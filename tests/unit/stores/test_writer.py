@@ -5,6 +5,7 @@ import random
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -365,6 +366,19 @@ async def test_a_caller_that_gave_up_disturbs_nobody_and_its_work_is_done(path: 
     assert futures[1].cancelled()
     await writer.close()
     assert lines(path) == ["a", "given up", "b"]
+
+
+async def test_the_thread_keeps_nothing_of_what_is_done_while_it_waits(path: Path) -> None:
+    writer = Writer(connect(path), path, one_by_one)
+    work = write("a")
+    kept = weakref.ref(work)
+    assert await writer.submit(Job(work)) == "a"
+    del work
+    until = time.monotonic() + 5
+    while kept() is not None and time.monotonic() < until:  # noqa: ASYNC110  a thread sets no asyncio.Event
+        await asyncio.sleep(0.001)  # the thread is on its way back to waiting
+    assert kept() is None
+    await writer.close()
 
 
 async def test_closing_runs_what_waits_and_then_refuses(path: Path) -> None:

@@ -135,14 +135,22 @@ class Writer:
     # --- in the thread -----------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while (portion := self._take()) is not None:
-            results = self._commit(portion)
-            with suppress(RuntimeError):  # the loop was closed: nobody waits any more
-                self._loop.call_soon_threadsafe(self._deliver, results)
+        while self._serve():  # which forgets what it has done, before it waits for more
+            pass
         with suppress(sqlite3.Error):  # a hint to the planner, never worth an error
             self._connection.execute("PRAGMA analysis_limit = 400")
             self._connection.execute("PRAGMA optimize")
         self._connection.close()
+
+    def _serve(self) -> bool:
+        """Commit what comes next and tell whoever waits for it; False at the end."""
+        portion = self._take()
+        if portion is None:
+            return False
+        results = self._commit(portion)
+        with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._deliver, results)
+        return True
 
     def _take(self, timeout: float | None = None) -> Portion | None:
         """All that was handed over, as one portion; None at the end, or if nothing comes in time."""
