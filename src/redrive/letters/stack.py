@@ -55,6 +55,8 @@ def _frames(trace: TracebackType | None) -> str:
         codes.append(trace.tb_frame.f_code)
         numbers.append(trace.tb_lineno)
         trace = trace.tb_next
+    if len(codes) > _DEEPEST_KEPT:
+        return _written(list(map(_frame, codes, numbers)))
     # By identity: the hash of a code object is made of all it consists of.
     known = _STACKS.get(key := (*map(id, codes), *numbers))
     if known is not None:
@@ -68,6 +70,7 @@ def _frames(trace: TracebackType | None) -> str:
 
 _STACKS: Final[dict[tuple[int, ...], tuple[list[CodeType], str]]] = {}
 _MOST_STACKS: Final = 512
+_DEEPEST_KEPT: Final = 50  # frames; a recursion that ran away is different each time
 
 
 def _written(lines: list[str]) -> str:

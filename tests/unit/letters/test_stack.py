@@ -126,3 +126,25 @@ def test_more_stacks_than_are_remembered_are_told_all_the_same() -> None:
 
     for number in (*range(1200), 0, 1):
         assert f'File "made-up", line {number + 1}, in <module>' in stack_of(caught(number))
+
+
+@pytest.mark.parametrize("depth", [1, 48, 49, 50, 51, 60])
+def test_a_stack_of_any_depth_is_told_alike_each_time(depth: int) -> None:
+    def descend(left: int) -> None:
+        if not left:
+            raise ValueError("at the bottom")
+        descend(left - 1)
+
+    def caught() -> ValueError:
+        try:
+            descend(depth)
+        except ValueError as error:
+            return error
+        raise AssertionError
+
+    first, second = stack_of(caught()), stack_of(caught())
+    repeated = depth - 3  # as often as Python leaves a line out
+
+    assert first == second
+    assert ("[Previous line repeated" in first) is (repeated > 0)
+    assert f"repeated {repeated} more time" in first or repeated <= 0
