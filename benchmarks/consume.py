@@ -3,8 +3,12 @@
 One RabbitMQ of this run alone, with its own defaults. Each contestant is a process of its own that finds its queue
 full and tells when it saw the first and the last message, so that no start counts. Messages are persistent, of 1 KB;
 prefetch is 200, each message is settled by a handler that does nothing; then the same with every tenth message
-failing for good, which each dead-letters in its own way. Contestants take turns and the median of the rounds counts.
-A run in which a message is missing at the end, or lies where it should not, is void, and its contestant has no figure.
+failing for good, which each dead-letters in its own way. Ours by default publishes a dead letter that tells why and
+acknowledges when it is confirmed, which is more than a reject: pika is there with a reject and with a publish of that
+kind, and ours also with a reject, so that like can be held against like.
+
+Contestants take turns and the median of the rounds counts. A run in which a message is missing at the end, or lies
+where it should not, is void, and its contestant has no figure.
 
 The peer `bare transport` is our own transport without the runtime: that case tells what the runtime costs.
 `consume_peers` has the others' ways of consuming, `consume_ours` ours, `consume_fill` what lies in the queues. How much
@@ -84,8 +88,13 @@ SUCCESS = Load("no-op handler, 1 KB")
 FAILURE = Load("no-op handler, 1 KB, every tenth dead-lettered", fail_every=10)
 OURS = Contestant("ours", "redrive", 1.0, 1.0)
 BARE = Contestant("bare", "redrive", 0.65, 1.0, called="bare transport")
+REJECTING = Contestant("ours-rejecting", "redrive", 1.0, 1.0, called="redrive, rejecting")
+PIKA = Contestant("pika", "pika", 1.0, 0.6)
+PUBLISHING = Contestant(
+    "pika-publishing", "pika", 1.0, 0.4, called="pika, publishing with confirms", only_full=True
+)
 PEERS = (
-    Contestant("pika", "pika", 1.0, 0.6),
+    PIKA,
     Contestant("pika-blocking", "pika", 1.0, 0.4, called="pika's BlockingConnection", only_full=True),
     Contestant("aio-pika", "aio-pika", 1.0, 0.25),
     Contestant("faststream", "faststream", 2.0, 0.14),
@@ -101,14 +110,15 @@ def run(*, quick: bool) -> Iterator[Case]:
         rabbitmq = pool.submit(start_rabbitmq, stack)
         # A RabbitMQ takes its time to start; meanwhile the libraries make their envelopes.
         peers = [peer for peer in PEERS if is_here(peer) and not (quick and peer.only_full)]
-        envelopes = {one.name: envelope_for(one) for one in (OURS, BARE, *peers)}
+        failing = [REJECTING, *([] if quick else [PUBLISHING])] if PIKA in peers else []
+        envelopes = {one.name: envelope_for(one) for one in (OURS, BARE, *failing, *peers)}
         target = rabbitmq.result()
         if target is None:
             return
         with Link(target.url) as link:
             arena = Arena(target, link, envelopes)
-            for load in (SUCCESS, FAILURE):
-                yield from compare(arena, load, [OURS, *([] if load.fail_every else [BARE]), *peers], effort)
+            yield from compare(arena, SUCCESS, [OURS, BARE, *peers], effort)
+            yield from compare(arena, FAILURE, [OURS, *failing, *peers], effort)
 
 
 def is_here(peer: Contestant) -> bool:
@@ -158,7 +168,11 @@ def compare(arena: "Arena", load: Load, contestants: Sequence[Contestant], effor
     if OURS not in found:
         return
     for contestant in contestants[1:]:
-        if contestant in found:
+        if contestant is REJECTING:
+            if contestant in found and PIKA in found:
+                name = f"{load.name} by a reject"
+                yield Case(name, found[REJECTING], found[PIKA], PIKA.title, PIKA.asked, UNIT)
+        elif contestant in found:
             name = f"{load.name}, runtime over transport" if contestant is BARE else load.name
             yield Case(name, found[OURS], found[contestant], contestant.title, contestant.asked, UNIT)
 

@@ -2,10 +2,12 @@
 
 `runtime` is an `App` as its documentation has it, with whoever listens by default; only the prefetch is set, as for
 the others. A failed message is dead-lettered by the default way: published with its story and confirmed, then
-acknowledged. `bare` is a loop over the transport without handler, rules and listeners: what the runtime is built on.
+acknowledged. `rejecting` is the same app with the other way: the broker moves the message as it is. `bare` is a loop
+over the transport without handler, rules and listeners: what the runtime is built on.
 """
 
 import asyncio
+from typing import Literal
 
 import msgspec
 
@@ -22,13 +24,18 @@ class Order(msgspec.Struct):
     note: str
 
 
-def runtime(job: Job, tally: Tally) -> None:
+def rejecting(job: Job, tally: Tally) -> None:
+    """What cannot be processed is left to the broker."""
+    runtime(job, tally, "reject")
+
+
+def runtime(job: Job, tally: Tally, dead_letter: Literal["publish", "reject"] | None = None) -> None:
     """An app with one handler that takes the decoded order."""
     from redrive import App, Settings
 
     app = App(job.url, settings=Settings())
 
-    @app.consume(job.queue, prefetch=PREFETCH, queue_type="classic")
+    @app.consume(job.queue, prefetch=PREFETCH, queue_type="classic", dead_letter=dead_letter)
     async def on_order(order: Order) -> None:  # noqa: ARG001  its type says what to decode
         tally.see()
 

@@ -18,6 +18,7 @@ import logging
 import os
 import threading
 import time
+import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -106,6 +107,58 @@ def pika(job: Job, tally: Tally) -> None:
         connection.channel(on_open_callback=on_channel)
 
     def on_channel(channel: Any) -> None:
+        channel.basic_qos(
+            prefetch_count=PREFETCH, callback=lambda _: channel.basic_consume(job.queue, on_message)
+        )
+
+    connection = library.SelectConnection(
+        library.URLParameters(job.url),
+        on_open_callback=on_open,
+        on_close_callback=lambda connection, _: connection.ioloop.stop(),
+    )
+    connection.ioloop.start()
+
+
+def pika_publishing(job: Job, tally: Tally) -> None:
+    """SelectConnection again, but a dead letter tells why, and is confirmed before its message is acknowledged."""
+    import pika as library
+
+    wait_for_go()
+    dead: dict[int, int] = {}  # number of a publish: tag of its message
+    published = itertools.count(1)
+
+    def on_message(channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        try:
+            tally.see()
+        except ValueError as error:
+            properties.headers = {
+                **(properties.headers or {}),
+                "error-type": type(error).__name__,
+                "error": str(error),
+                "stack": traceback.format_exc(),
+            }
+            channel.basic_publish(f"{job.queue}.dlx", method.routing_key, body, properties)
+            dead[next(published)] = method.delivery_tag
+        else:
+            channel.basic_ack(method.delivery_tag)
+
+    def on_confirm(channel: Any, frame: Any) -> None:
+        last = frame.method.delivery_tag
+        for number in [one for one in dead if one <= last] if frame.method.multiple else [last]:
+            channel.basic_ack(dead.pop(number))
+
+    def on_open(connection: Any) -> None:
+        tally.when_all_seen = lambda: connection.ioloop.call_later(0, lambda: close(connection))
+        connection.channel(on_open_callback=on_channel)
+
+    def close(connection: Any) -> None:
+        if dead:  # the last dead letters are confirmed first
+            connection.ioloop.call_later(0.01, lambda: close(connection))
+        else:
+            connection.close()
+
+    def on_channel(channel: Any) -> None:
+        channel.confirm_delivery(lambda frame: on_confirm(channel, frame))
         channel.basic_qos(
             prefetch_count=PREFETCH, callback=lambda _: channel.basic_consume(job.queue, on_message)
         )
@@ -266,12 +319,14 @@ def celery(job: Job, tally: Tally) -> None:
 
 CONTESTANTS: dict[str, str] = {
     "pika": "benchmarks.consume_peers:pika",
+    "pika-publishing": "benchmarks.consume_peers:pika_publishing",
     "pika-blocking": "benchmarks.consume_peers:pika_blocking",
     "aio-pika": "benchmarks.consume_peers:aio_pika",
     "faststream": "benchmarks.consume_peers:faststream",
     "dramatiq": "benchmarks.consume_peers:dramatiq",
     "celery": "benchmarks.consume_peers:celery",
     "ours": "benchmarks.consume_ours:runtime",
+    "ours-rejecting": "benchmarks.consume_ours:rejecting",
     "bare": "benchmarks.consume_ours:bare",
 }
 

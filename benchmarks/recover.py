@@ -5,7 +5,8 @@ them, and takes the whole way: our collector drains them into SQLite, then our w
 an app processes them and says so, and the collector of verdicts resolves each letter. A round is made on a store of
 10,000 letters and on a large one, and the two are held against each other. The peers, in turns with them:
 
-    pika and one insert, one commit, one acknowledgement for each message into a plain table of the same durability
+    pika and one insert, one commit, one acknowledgement for each message into a plain table of the same durability:
+    with SQLite as it is, and with a write-ahead log, as ours has one
     RabbitMQ's own shovel, inside the node and with confirms, moving the same messages from queue to queue
 
 Everybody is a process of its own (`recover_roles`) that has connected before the clock starts; the median of the
@@ -45,7 +46,8 @@ SMALL = 10_000
 FLAT = 0.667
 PATIENCE_S = 240
 SETTLE_S = 10  # until the last acknowledgement has arrived
-PLAIN, SHOVEL = "pika, one insert and commit each", "RabbitMQ's shovel"
+PLAIN, TUNED = "pika, one insert and commit each", "pika, one insert and commit each, write-ahead log"
+SHOVEL = "RabbitMQ's shovel"
 MOVED = "bench.moved"
 RESOLVED = Query((Condition("source", Op.IS, (SOURCE,)), Condition("state", Op.IS, (str(State.RESOLVED),))))
 
@@ -127,13 +129,15 @@ def compare(arena: "Arena", stores: dict[int, Path], effort: Effort) -> Iterator
                 collected.append(arena.collect(path, effort.messages))
                 sent.append(arena.redrive(path, effort.messages))
                 asyncio.run(clear(path))
-        with rates.of(PLAIN) as found:
-            found.append(arena.plain(effort.plain))
+        for name, peer in ((PLAIN, "plain"), (TUNED, "tuned")):
+            with rates.of(name) as found:
+                found.append(arena.plain(name, peer, effort.plain))
         with rates.of(SHOVEL) as found:
             found.append(arena.shovel(effort.messages))
     large = f"{effort.large:,}"
     small = f"{SMALL:,}"
-    yield from rates.case("collected into SQLite, 1 KB", f"collecting at {small}", PLAIN, PLAIN, 5.0)
+    for peer in (PLAIN, TUNED):
+        yield from rates.case("collected into SQLite, 1 KB", f"collecting at {small}", peer, peer, 5.0)
     yield from rates.case(
         "redriven with confirm, tracking and verdict, 1 KB", f"redriving at {small}", SHOVEL, SHOVEL, 0.5
     )
@@ -192,12 +196,12 @@ class Arena:
 
     # --- the peers ---
 
-    def plain(self, count: int) -> float:
+    def plain(self, name: str, peer: str, count: int) -> float:
         """Messages per second by the plain loop."""
-        path = self.place / f"plain-{time.monotonic_ns()}.db"
-        with self._shelf() as shelf, role("plain", self.target.url, count, path) as process:
+        path = self.place / f"{peer}-{time.monotonic_ns()}.db"
+        with self._shelf() as shelf, role(peer, self.target.url, count, path) as process:
             fill(self.link, shelf.dead, self.envelope, count)
-            told = self._timed(PLAIN, process, count)
+            told = self._timed(name, process, count)
             self._is_left(shelf.dead, 0)
         rows = rows_in(path)
         if rows != count:

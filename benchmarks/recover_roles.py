@@ -5,6 +5,7 @@ works until COUNT messages are done and prints how long that took and how much C
 
     collect   our collector: dead letters from their queue into a store
     plain     the peer: pika and one insert, one commit and one acknowledgement for each message
+    tuned     the same with a write-ahead log, which whoever knows SQLite well would set
     redrive   our workers and our collector of verdicts: letters from the store to their queue, until all are resolved
     consume   an app whose handler does nothing: it sends the verdicts, and ends with its standard input
 
@@ -13,6 +14,7 @@ Nobody writes logs. This module does not know what is compared with what.
 
 import argparse
 import asyncio
+import contextlib
 import importlib
 import json
 import logging
@@ -126,13 +128,19 @@ def collect(job: Job) -> dict[str, object]:
     return run(work)
 
 
+def tuned(job: Job) -> dict[str, object]:
+    """As durable as with SQLite's own settings, by fewer writes."""
+    with contextlib.closing(sqlite3.connect(job.store)) as table:
+        table.execute("PRAGMA journal_mode = WAL")  # the file remembers it
+    return plain(job)
+
+
 def plain(job: Job) -> dict[str, object]:
-    """The loop that one writes in an afternoon; the disk decides, so a faster way of pika's would change nothing."""
+    """The loop that one writes in an afternoon, with SQLite as it is."""
     import pika
 
     table = sqlite3.connect(job.store, isolation_level=None)
-    table.execute("PRAGMA journal_mode = WAL")
-    table.execute("PRAGMA synchronous = FULL")
+    table.execute("PRAGMA synchronous = FULL")  # as it is anyway, unless somebody built it otherwise
     table.execute("CREATE TABLE IF NOT EXISTS dead (id TEXT PRIMARY KEY, headers TEXT, body BLOB)")
     connection = pika.BlockingConnection(pika.URLParameters(job.url))
     channel = connection.channel()
@@ -238,7 +246,7 @@ def consume(job: Job) -> dict[str, object]:
     return run(work)
 
 
-ROLES = {"collect": collect, "plain": plain, "redrive": redrive, "consume": consume}
+ROLES = {"collect": collect, "plain": plain, "tuned": tuned, "redrive": redrive, "consume": consume}
 
 
 def main() -> None:
