@@ -35,7 +35,6 @@ from redrive.rules.breaker import Breaker
 from redrive.transports.base import Death, Delivery, Outcomes, Publication, Receiver, Release, Target
 
 Publish: TypeAlias = Callable[[Sequence[Publication]], Awaitable[Outcomes]]
-_NO_TIME: Final = timedelta(0)
 _FIRST: Final = (1, None)  # counts of a delivery that none was before, as far as anybody knows
 _FAIR: Final = 64  # messages a worker runs in a row before it lets the loop do something else
 
@@ -248,7 +247,8 @@ class Runner:
 
     def _note(self, breaker: Breaker, step: Done | TryAgain) -> None:
         if step is self._completed and not breaker.is_open:
-            breaker.record(failed=False, now=_NO_TIME)  # also what most are while some fail
+            # What most are while some fail. It may be the last that the breaker has to see before it opens.
+            breaker.record(failed=False, now=self._clock.monotonic())
             return
         if isinstance(step, TryAgain):
             if not breaker.is_open:
@@ -256,8 +256,7 @@ class Runner:
             failed = True
         else:
             failed = _is_failure(step)
-        # The time matters only to a breaker that opens or is open.
-        breaker.record(failed=failed, now=self._clock.monotonic() if failed or breaker.is_open else _NO_TIME)
+        breaker.record(failed=failed, now=self._clock.monotonic())
         if self._paused and not breaker.is_open:
             self._paused = False
             self._calm.set()

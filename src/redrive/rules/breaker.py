@@ -86,7 +86,7 @@ class Breaker:
         last.append(failed)
         self._failures += failed
         if len(last) == self._options.least:
-            if failed and self._failures >= self._too_many:
+            if self._failures >= self._too_many:
                 self._until = now + self._pause
                 self.is_open = True
             self.is_calm = not self._failures

@@ -523,6 +523,35 @@ async def test_a_flood_of_failures_pauses_the_source_and_a_probe_ends_it() -> No
         assert world.heard.counts["resumed"] == 1
 
 
+async def test_a_success_that_is_the_last_the_breaker_has_to_see_pauses_the_source_as_long() -> None:
+    clock = ManualClock()
+    clock.advance(timedelta(hours=1))  # so that a time that nobody has told would be long over
+    world, runs = World(clock), 0
+    options = ConsumeOptions(
+        attempts=1,
+        max_deliveries=1,
+        concurrency=1,
+        flood=FloodOptions(least=10, share=0.9, pause=timedelta(seconds=5)),
+    )
+
+    async def handle(body: bytes) -> None:
+        nonlocal runs
+        runs += 1
+        if runs != 10:
+            raise ConnectionRefusedError("the database is down")
+
+    async with world.consuming(handle, options):
+        await world.send(*[b"x"] * 30)
+        await world.heard.until("paused", 1)
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert runs == 10
+        clock.advance(timedelta(seconds=5))
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert runs == 11, "one probe"
+
+
 async def test_a_probe_that_is_tried_again_does_not_hold_the_breaker_for_ever() -> None:
     clock = ManualClock()
     world, healthy = World(clock), False
