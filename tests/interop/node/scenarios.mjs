@@ -189,11 +189,13 @@ const scenarios = {
   async cancelNotify(connection) {
     const channel = await open(connection);
     const work = await queue(channel);
+    let told;
     const cancelled = new Promise((resolve) => {
-      channel.consume(work, (message) => message === null && resolve("told")).then(async () => {
-        await (await open(connection)).deleteQueue(work);
-      });
+      told = resolve;
     });
+    await channel.consume(work, (message) => message === null && told("told"));
+    // Its answer may come after the cancel, and has to come before the connection is closed.
+    await (await open(connection)).deleteQueue(work);
     return within(cancelled, "the cancel");
   },
 };
