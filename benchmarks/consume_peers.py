@@ -19,7 +19,7 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,9 +89,6 @@ def run_with_uvloop(work: Callable[[asyncio.Event], Coroutine[None, None, None]]
 
 def pika(job: Job, tally: Tally) -> None:
     """SelectConnection: twice as fast as the blocking one."""
-    import pika as library
-
-    wait_for_go()
 
     def on_message(channel: Any, method: Any, _properties: object, _body: bytes) -> None:
         try:
@@ -101,29 +98,11 @@ def pika(job: Job, tally: Tally) -> None:
         else:
             channel.basic_ack(method.delivery_tag)
 
-    def on_open(connection: Any) -> None:
-        # Not at once: the last message is settled first.
-        tally.when_all_seen = lambda: connection.ioloop.call_later(0, connection.close)
-        connection.channel(on_open_callback=on_channel)
-
-    def on_channel(channel: Any) -> None:
-        channel.basic_qos(
-            prefetch_count=PREFETCH, callback=lambda _: channel.basic_consume(job.queue, on_message)
-        )
-
-    connection = library.SelectConnection(
-        library.URLParameters(job.url),
-        on_open_callback=on_open,
-        on_close_callback=lambda connection, _: connection.ioloop.stop(),
-    )
-    connection.ioloop.start()
+    run_select(job, tally, on_message)
 
 
 def pika_publishing(job: Job, tally: Tally) -> None:
     """SelectConnection again, but a dead letter tells why, and is confirmed before its message is acknowledged."""
-    import pika as library
-
-    wait_for_go()
     dead: dict[int, int] = {}  # number of a publish: tag of its message
     published = itertools.count(1)
 
@@ -147,18 +126,35 @@ def pika_publishing(job: Job, tally: Tally) -> None:
         for number in [one for one in dead if one <= last] if frame.method.multiple else [last]:
             channel.basic_ack(dead.pop(number))
 
+    run_select(job, tally, on_message, on_confirm, dead)
+
+
+def run_select(
+    job: Job,
+    tally: Tally,
+    on_message: Callable[[Any, Any, Any, bytes], None],
+    on_confirm: Callable[[Any, Any], None] | None = None,
+    unconfirmed: Collection[object] = (),
+) -> None:
+    """Consume with a SelectConnection until all was seen and nothing waits to be confirmed."""
+    import pika as library
+
+    wait_for_go()
+
     def on_open(connection: Any) -> None:
+        # Not at once: the last message is settled first.
         tally.when_all_seen = lambda: connection.ioloop.call_later(0, lambda: close(connection))
         connection.channel(on_open_callback=on_channel)
 
     def close(connection: Any) -> None:
-        if dead:  # the last dead letters are confirmed first
+        if unconfirmed:
             connection.ioloop.call_later(0.01, lambda: close(connection))
         else:
             connection.close()
 
     def on_channel(channel: Any) -> None:
-        channel.confirm_delivery(lambda frame: on_confirm(channel, frame))
+        if on_confirm is not None:
+            channel.confirm_delivery(lambda frame: on_confirm(channel, frame))
         channel.basic_qos(
             prefetch_count=PREFETCH, callback=lambda _: channel.basic_consume(job.queue, on_message)
         )

@@ -1,9 +1,6 @@
 """A collector killed in the middle of its work, again and again: every dead letter is in the store exactly once."""
 
 import asyncio
-import os
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -16,6 +13,7 @@ from redrive.letters import Message
 from redrive.stores.query import EVERYTHING
 from redrive.stores.sqlite import SqliteStore
 from redrive.transports import Publication, Source, Target, open_transport
+from tests.faults.children import a_child
 
 pytest_plugins = ["tests.interop.brokers"]
 
@@ -53,12 +51,7 @@ def reject_all(url: str) -> None:
 
 def collect(path: Path, url: str, word: str | None = None, times: int = 0) -> None:
     """Run a child until it has said a word so often, then kill it; None: until the queue is drained, then stop it."""
-    child = subprocess.Popen(
-        [sys.executable, str(CHILD), str(path), url, "orders.dlq", str(BATCH)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
+    child = a_child(CHILD, str(path), url, "orders.dlq", str(BATCH))
     assert child.stdout is not None
     assert child.stderr is not None
     try:

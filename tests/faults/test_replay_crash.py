@@ -1,10 +1,7 @@
 """A replay killed at 50 random moments and gone on with sends every letter, and none that was recorded twice."""
 
 import asyncio
-import os
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -20,6 +17,7 @@ from redrive.stores.query import EVERYTHING
 from redrive.stores.sqlite import SqliteStore
 from redrive.testing import letters
 from redrive.transports import Source, open_transport
+from tests.faults.children import a_child
 
 pytest_plugins = ["tests.interop.brokers"]
 
@@ -42,12 +40,7 @@ async def prepare(path: Path, url: str) -> str:
 
 def run(path: Path, url: str, name: str, life: float | None) -> bool:
     """Run a child for so long from its first word on, then kill it; whether it came to its end before."""
-    child = subprocess.Popen(
-        [sys.executable, str(CHILD), str(path), url, name],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
+    child = a_child(CHILD, str(path), url, name)
     assert child.stdout is not None
     assert child.stderr is not None
     try:

@@ -5,9 +5,6 @@ what the killed one had half written is not to be seen.
 """
 
 import asyncio
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +14,7 @@ from redrive.letters import Message
 from redrive.testing.transport_suite.ground import all_done, death_of
 from redrive.transports import Delivery, Publication, Source, Target
 from redrive.transports.kafka import KafkaTransport
+from tests.faults.children import a_child
 from tests.services import Kafka
 
 pytestmark = [pytest.mark.slow, pytest.mark.service("kafka")]
@@ -30,13 +28,7 @@ SENT = [b"first", b"second", b"third"]
 
 def killed_at(stage: str, *words: str) -> None:
     """Let a consumer come to this stage, and kill it there."""
-    child = subprocess.Popen(
-        [sys.executable, str(CHILD), *words, stage],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
+    child = a_child(CHILD, *words, stage)
     assert child.stdout is not None
     assert child.stderr is not None
     try:

@@ -2,10 +2,8 @@
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +24,7 @@ from redrive.rules import StrategyOptions
 from redrive.stores.sqlite import SqliteStore
 from redrive.testing import letters
 from redrive.transports import Publication, Source, Target, Transport, open_transport
+from tests.faults.children import a_child
 
 pytest_plugins = ["tests.interop.brokers"]
 
@@ -37,13 +36,7 @@ LEASE = 1.0  # seconds; the heartbeat of a worker that runs comes three times as
 @contextmanager
 def a_worker(path: Path, url: str) -> Iterator["subprocess.Popen[bytes]"]:
     """A worker in a process of its own, that is about to publish."""
-    child = subprocess.Popen(
-        [sys.executable, str(CHILD), str(path), url, str(LEASE)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
+    child = a_child(CHILD, str(path), url, str(LEASE))
     assert child.stdout is not None
     assert child.stderr is not None
     try:
