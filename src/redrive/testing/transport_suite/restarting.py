@@ -18,6 +18,8 @@ _BACK_AGAIN = 60.0  # seconds that a broker may take to start, and a transport t
 class RestartSuite(Ground):
     """For brokers that survive a restart. It stands beside `TransportSuite` because it needs a broker of its own."""
 
+    keeps_settlements = True  # whether a broker that ends so has written down what was settled just before
+
     async def restart(self, place: Any) -> None:
         """End the broker's process, without warning if it bears that, and start it again on the same data."""
         raise NotImplementedError
@@ -37,7 +39,8 @@ class RestartSuite(Ground):
         # Then what was out comes again to the receiver that was there before
         found = await self._found_again(receiver, set(numbered(10)[4:]))
         assert not any(delivery.alive for delivery in out)
-        assert set(bodies(found)).isdisjoint({b"2", b"3"})
+        if self.keeps_settlements:
+            assert set(bodies(found)).isdisjoint({b"2", b"3"})
         assert len(set(bodies(found))) == len(found)
         if transport.capabilities.delivery_count:
             counts = {delivery.body: delivery.delivery_count for delivery in found}

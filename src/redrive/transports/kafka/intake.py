@@ -107,6 +107,7 @@ class Intake:
         self._fetched: dict[Where, list[Record]] = {}  # not handed over yet
         self._in_flight: dict[Where, Mark] = {}
         self._paused: set[Where] = set()
+        self._unread: set[Where] = set()  # ours, but the broker has not told yet what was committed
         self._note_room = _NOTE
         self._most = max(_SMALLEST, min(MOST, url.gap // 4))  # what is under way when a partition is paused
         self.batch = min(BATCH, self._most)
@@ -252,6 +253,9 @@ class Intake:
             some = list(run)
             found.setdefault(_where(some[0]), []).extend(some)
         for where, some in found.items():
+            if where in self._unread:
+                self._read_now(where, some[0].offset() or 0)
+                continue
             with self.lock:
                 partition = self.partitions.get(where)
                 if partition is None:
@@ -413,25 +417,39 @@ class Intake:
     def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         if not places:
             return
-        found = self._committed_before(consumer, places)
+        known = self._committed_before(places)
         begin: list[TopicPartition] = []
         with self.lock:
-            for place in found:
+            for place in places:
                 where = (place.topic, place.partition)
-                partition = self._begun(where, place)
+                if where in known:
+                    partition = self._begun(where, known[where])
+                else:
+                    partition = Partition(*where, None, forgives=self._forgives)
+                    self._unread.add(where)
                 self.partitions[where] = partition
                 mark = partition.mark
                 begin.append(TopicPartition(*where, OFFSET_STORED if mark is None else mark))
         consumer.incremental_assign(begin)
         consumer.resume(begin)  # librdkafka remembers that a partition was paused when it was ours before
 
-    def _committed_before(self, consumer: Consumer, places: list[TopicPartition]) -> list[TopicPartition]:
-        for _ in range(3):
-            with contextlib.suppress(KafkaException):
-                return consumer.committed(places, timeout=_PATIENCE)
-            if self._is_leaving:
-                break
-        return [TopicPartition(place.topic, place.partition) for place in places]  # librdkafka asks again
+    def _committed_before(self, places: list[TopicPartition]) -> dict[Where, TopicPartition]:
+        """What was committed for them, as far as it can be told: not while a transaction over it is open."""
+        with contextlib.suppress(KafkaException):
+            found = self._consumer.committed(places, timeout=_PATIENCE)
+            return {(place.topic, place.partition): place for place in found if place.error is None}
+        return {}
+
+    def _read_now(self, where: Where, first: int) -> None:
+        """Records have come, so that what was committed can be told by now. Ask, and let them come again."""
+        place = self._committed_before([TopicPartition(*where)]).get(where)
+        if place is not None:
+            partition = self._begun(where, place)
+            with self.lock:
+                self.partitions[where] = partition
+            self._unread.discard(where)
+            first = first if partition.mark is None else partition.mark
+        self._consumer.seek(TopicPartition(*where, first))
 
     def _begun(self, where: Where, place: TopicPartition) -> Partition:
         """A partition as it was left: by whoever had it, or by ourselves if nobody had it since."""
@@ -467,6 +485,7 @@ class Intake:
                 self._fetched.pop(where, None)
                 self._in_flight.pop(where, None)
                 self._paused.discard(where)
+                self._unread.discard(where)
                 if partition is not None:
                     partition.alive = False
                     gone.append(partition)
