@@ -228,7 +228,7 @@ async def test_two_members_share_the_partitions_and_each_record_goes_to_one(kafk
             await one.receiver(Source(name=topic, window=200)),
             await other.receiver(Source(name=topic, window=200)),
         ]
-        await until(lambda: all(len(receiver.intake.partitions) == 1 for receiver in receivers))
+        await until(lambda: all(len(receiver.intake.holdings.partitions) == 1 for receiver in receivers))
         for number in range(2):
             await send(one, topic, *(Message(body=b"%d" % at) for at in range(100)), partition=number)
         for receiver in receivers:

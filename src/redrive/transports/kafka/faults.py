@@ -31,6 +31,22 @@ _REFUSED: Final = {
     KafkaError._AUTHENTICATION: "user, password or certificate are wrong",  # noqa: SLF001
     KafkaError._SSL: "the TLS handshake failed; look at ssl.ca.location",  # noqa: SLF001
 }
+# What librdkafka gets over by itself, and what it says over and over meanwhile.
+PASSING: Final = frozenset(
+    {
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError._WAIT_COORD,  # noqa: SLF001
+        KafkaError._NO_OFFSET,  # noqa: SLF001
+        KafkaError._PARTITION_EOF,  # noqa: SLF001
+        KafkaError._DESTROY,  # noqa: SLF001
+        KafkaError._ASSIGNMENT_LOST,  # noqa: SLF001
+    }
+)
 TOO_LARGE: Final = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 
 

@@ -25,8 +25,9 @@ from redrive.clock import Clock
 from redrive.errors import RedriveError, SettingsError, TransportClosedError, TransportError
 from redrive.transports.base import Death, Delivery, Outcomes, Release, Source
 from redrive.transports.kafka.delivery import KafkaDelivery, Place, WaitedDelivery, delivery_of
-from redrive.transports.kafka.intake import Intake, Tell
+from redrive.transports.kafka.intake import Intake
 from redrive.transports.kafka.journey import Journey, milliseconds, wait_until
+from redrive.transports.kafka.ledger import Tell
 from redrive.transports.kafka.partitions import Partition
 from redrive.transports.kafka.settling import Settler, too_late
 from redrive.transports.kafka.turns import Turns
@@ -75,7 +76,7 @@ class KafkaReceiver:
         # Where one delivery is all there may be, a record that was only claimed must not be poison unseen.
         forgives = source.max_deliveries == 1
         self.intake = Intake(url, group, [source.name, *topics], self, tell, log, forgives=forgives)
-        self._lock = self.intake.lock
+        self._lock = self.intake.holdings.lock
         self.intake.start()
 
     @property

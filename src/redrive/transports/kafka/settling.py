@@ -129,7 +129,7 @@ class Settler:
     ) -> Sequence[RedriveError | None]:
         if self._transactions is None:
             return await self._publisher.publish(letters)
-        answers = list(await self._transactions.write(receiver.intake, letters, deliveries))
+        answers = list(await self._transactions.write(receiver.intake.ledger, letters, deliveries))
         refused = [
             at
             for at, answer in enumerate(answers)

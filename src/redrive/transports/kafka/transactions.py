@@ -21,7 +21,7 @@ from redrive.errors import PublishError, RedriveError
 from redrive.transports.kafka.delivery import KafkaDelivery
 from redrive.transports.kafka.faults import error_of, not_durable
 from redrive.transports.kafka.headers import Outgoing
-from redrive.transports.kafka.intake import Intake
+from redrive.transports.kafka.ledger import Ledger
 from redrive.transports.kafka.url import BrokerUrl
 
 _UNDONE: Final = "a record was refused, and the transaction undone"
@@ -44,27 +44,27 @@ class Transactions:
         self._one = asyncio.Lock()
 
     async def write(
-        self, intake: Intake, letters: Sequence[Outgoing], deliveries: Sequence[KafkaDelivery]
+        self, ledger: Ledger, letters: Sequence[Outgoing], deliveries: Sequence[KafkaDelivery]
     ) -> Sequence[RedriveError | None]:
         """One answer for each letter; None: it is there, and its record is done."""
         if not letters:
             return []
         async with self._one:
-            answers = await self._written(intake, letters, deliveries)
+            answers = await self._written(ledger, letters, deliveries)
             if len(letters) > 1 and any(answers):
                 # One of them was refused, or its partition is gone: the others are innocent.
                 for at, (letter, delivery) in enumerate(zip(letters, deliveries, strict=True)):
-                    [answers[at]] = await self._written(intake, [letter], [delivery])
+                    [answers[at]] = await self._written(ledger, [letter], [delivery])
         return answers
 
     async def _written(
-        self, intake: Intake, letters: Sequence[Outgoing], deliveries: Sequence[KafkaDelivery]
+        self, ledger: Ledger, letters: Sequence[Outgoing], deliveries: Sequence[KafkaDelivery]
     ) -> list[RedriveError | None]:
-        with intake.no_commits() as metadata:
-            return await asyncio.to_thread(self._write, intake, metadata, letters, deliveries)
+        with ledger.held() as metadata:
+            return await asyncio.to_thread(self._write, ledger, metadata, letters, deliveries)
 
     def _write(
-        self, intake: Intake, metadata: Any, letters: Sequence[Outgoing], deliveries: Sequence[KafkaDelivery]
+        self, ledger: Ledger, metadata: Any, letters: Sequence[Outgoing], deliveries: Sequence[KafkaDelivery]
     ) -> list[RedriveError | None]:
         answers: list[RedriveError | None] = [None] * len(letters)
         try:
@@ -82,7 +82,7 @@ class Transactions:
                 self._producer = None  # the next one begins without its past
                 producer.abort_transaction(self._timeout)
                 return [RefusedError(_UNDONE)] * len(letters)
-            offsets = intake.if_settled(deliveries)
+            offsets = ledger.if_settled(deliveries)
             if offsets is None:  # whoever has the partition now gets the record, and writes its dead letter
                 producer.abort_transaction(self._timeout)
                 return [PublishError(_NOT_OURS)] * len(letters)

@@ -27,7 +27,7 @@ from redrive.transports.kafka import looking
 from redrive.transports.kafka.copies import Writer
 from redrive.transports.kafka.delivery import NAME
 from redrive.transports.kafka.headers import Outgoing, message_of, outgoing, pairs_of
-from redrive.transports.kafka.intake import Tell
+from redrive.transports.kafka.ledger import Tell
 from redrive.transports.kafka.names import retries_of, retry_topics
 from redrive.transports.kafka.publisher import Publisher
 from redrive.transports.kafka.receiver import KafkaReceiver
@@ -150,8 +150,8 @@ class KafkaTransport:
         total = sum(seen.total for seen in found.values())
         for receiver in self._receivers:
             if receiver.source.name == source and not receiver.is_closed:
-                with receiver.intake.lock:
-                    total -= looking.not_waiting(found, receiver.intake.partitions_of(source))
+                with receiver.intake.holdings.lock:
+                    total -= looking.not_waiting(found, receiver.intake.holdings.of(source))
         return max(0, total)
 
     async def peek(self, source: str, count: int) -> Sequence[Message]:

@@ -59,7 +59,7 @@ def given_by(
 ) -> dict[Where, list[tuple[int, bytes | None]]]:
     """What a taker gets of these batches."""
     taker = Taker()
-    intake._taker, intake._topics, intake.partitions = taker, list(topics), partitions
+    intake._taker, intake._topics, intake.holdings.partitions = taker, list(topics), partitions
     for batch in batches:
         intake._took(batch)
     return taker.came
@@ -126,10 +126,11 @@ def test_a_transaction_has_nothing_to_commit_for_a_partition_that_is_somebody_el
     for partition in (ours, other):
         partition.take([0, 1])
         partition.handed_out(0)
-    intake.partitions = {("orders", 0): ours, ("orders", 1): other}
-    [place] = intake.if_settled([Out(ours, 0)]) or []
+    holdings, ledger = intake.holdings, intake.ledger
+    holdings.partitions = {("orders", 0): ours, ("orders", 1): other}
+    [place] = ledger.if_settled([Out(ours, 0)]) or []
     assert (place.topic, place.partition, place.offset) == ("orders", 0, 1)
-    del intake.partitions["orders", 1]
-    assert intake.if_settled([Out(ours, 0), Out(other, 0)]) is None, "revoked"
-    intake.partitions["orders", 1] = Partition("orders", 1, 0)
-    assert intake.if_settled([Out(other, 0)]) is None, "revoked, and given back to us from its mark on"
+    del holdings.partitions["orders", 1]
+    assert ledger.if_settled([Out(ours, 0), Out(other, 0)]) is None, "revoked"
+    holdings.partitions["orders", 1] = Partition("orders", 1, 0)
+    assert ledger.if_settled([Out(other, 0)]) is None, "revoked, and given back to us from its mark on"
