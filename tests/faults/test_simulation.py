@@ -182,7 +182,7 @@ def for_ever(
 
 
 async def whatever_is_there_now(self: MemoryStore, operation_id: str, *, limit: int) -> list[str]:
-    recorded = {item.letter_id for item in self._items[operation_id].values() if item.outcome is not None}
+    recorded = {item.letter_id for item in self._book.items(operation_id) if item.outcome is not None}
     open_ones = (one for one in self._letters.values() if one.state in {State.PENDING, State.MANUAL})
     return [one.id for one in open_ones if one.id not in recorded][:limit]
 

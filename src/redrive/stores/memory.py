@@ -3,7 +3,7 @@
 The executable specification: other stores are driven against it in tests, and it serves tests and programs
 that need no durability (of S1 it keeps only what a process can). It is one dictionary of immutable letters; a
 verb works on a copy of what it touches and puts all of it back at once, so that one that raises has changed
-nothing.
+nothing. What is asked has been looked at by `stores.door`; operations are in `memory_operations`.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from redrive.clock import Clock, SystemClock
 from redrive.errors import LetterNotFoundError, StoreClosedError
 from redrive.letters import Attempt, DeadLetter, Hold, LetterHead, Note, State, Step
 from redrive.letters.lifecycle import after
-from redrive.stores.base import LEASE, MAX_REDRIVES, JournalLine, Page, Rescued
+from redrive.stores.base import JournalLine, Page, Rescued
 from redrive.stores.changes import (
     STEP_OF,
     STEP_OF_CHANGE,
@@ -37,49 +37,25 @@ from redrive.stores.changes import (
     failure_fields,
     retagged,
 )
-from redrive.stores.checks import (
-    LARGEST_CLAIM,
-    LARGEST_PAGE,
-    check_change,
-    check_lease,
-    check_letter,
-    check_limit,
-    check_name,
-    check_outcome,
-    check_rescue,
-)
-from redrive.stores.operations import (
-    Group,
-    Item,
-    Operation,
-    OperationState,
-    begun,
-    check_after,
-    check_end,
-    check_operation,
-    check_outcomes,
-    check_run,
-    end,
-    not_listed,
-    run,
-    unknown_operation,
-)
-from redrive.stores.query import EVERYTHING, FIELDS, FieldKind, Query, read_cursor, tally_field, write_cursor
+from redrive.stores.checks import check_letter
+from redrive.stores.door import Door
+from redrive.stores.memory_operations import MemoryOperations
+from redrive.stores.operations import Group, Item, Operation, OperationState, end, run
+from redrive.stores.query import FIELDS, FieldKind, Position, Query, write_cursor
 
 _FREE: dict[str, Any] = {"locked_by": None, "locked_at": None, "lease_until": None, "sent_at": None}
 _HEAD_FIELDS = LetterHead.__struct_fields__
 _ONE_TICK = timedelta(microseconds=1)
 
 
-class MemoryStore:
+class MemoryStore(Door):
     """Letters in a dictionary."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._letters: dict[str, DeadLetter] = {}
-        self._journal: list[JournalLine] = []
-        self._operations: dict[str, Operation] = {}
-        self._items: dict[str, dict[str, Item]] = {}
+        self._lines: list[JournalLine] = []
+        self._book = MemoryOperations()
         self._last_stamp: datetime | None = None
         self._closed = False
 
@@ -101,15 +77,12 @@ class MemoryStore:
                 )  # fmt: skip
         return answers
 
-    async def load(self, ids: Sequence[str]) -> list[DeadLetter]:
-        """S28."""
+    async def _load(self, ids: Sequence[str]) -> list[DeadLetter]:
         self._check_open()
         return [self._find(letter_id) for letter_id in ids]
 
-    async def page(self, query: Query = EVERYTHING, *, limit: int = 50, cursor: str | None = None) -> Page:
-        """S26, S27."""
+    async def _page(self, query: Query, limit: int, position: Position | None) -> Page:
         self._check_open()
-        check_limit(limit, LARGEST_PAGE)
         attribute = FIELDS[query.sort.field].attribute
 
         def place(head: LetterHead) -> tuple[Any, str]:
@@ -118,41 +91,47 @@ class MemoryStore:
         found = sorted(
             filter(query.matches, self._letters.values()), key=place, reverse=query.sort.descending
         )
-        if cursor is not None:
-            last = read_cursor(query, cursor)
+        if position is not None:
+            last = (position.value, position.id)
             found = [
                 head
                 for head in found
-                if (
-                    place(head) < (last.value, last.id)
-                    if query.sort.descending
-                    else place(head) > (last.value, last.id)
-                )
+                if (place(head) < last if query.sort.descending else place(head) > last)
             ]
         heads = tuple(_head(letter) for letter in found[:limit])
         return Page(heads, write_cursor(query, heads[-1]) if len(found) > limit else None)
 
-    async def count(self, query: Query = EVERYTHING) -> int:
-        """S29."""
+    async def _count(self, query: Query) -> int:
         self._check_open()
         return sum(map(query.matches, self._letters.values()))
 
-    async def tally(self, by: str, query: Query = EVERYTHING) -> dict[str, int]:
-        """S29."""
+    async def _tally(self, by: str, query: Query) -> dict[str, int]:
         self._check_open()
-        field = tally_field(by)
+        field = FIELDS[by]
         counts: Counter[str] = Counter()
         for head in filter(query.matches, self._letters.values()):
             value = getattr(head, field.attribute)
             counts.update(value if field.kind is FieldKind.TAGS else [] if value is None else [str(value)])
         return dict(counts)
 
+    async def _groups(self, query: Query, limit: int) -> list[Group]:
+        self._check_open()
+        found: dict[str, list[DeadLetter]] = {}
+        for letter in filter(query.matches, self._letters.values()):
+            found.setdefault(letter.group, []).append(letter)
+        groups = sorted(map(_group, found.values()), key=lambda group: (-group.count, group.group))
+        return groups[:limit]
+
+    async def _journal(self, letter_id: str | None, after: int, limit: int) -> list[JournalLine]:
+        self._check_open()
+        return [line for line in self._lines if line.number > after and letter_id in {None, line.letter_id}][
+            :limit
+        ]
+
     # --- claiming ----------------------------------------------------------------------------------------
 
-    async def claim(self, worker: str, *, limit: int = 10, lease: timedelta = LEASE) -> list[LetterHead]:
-        """S6 to S9."""
-        check_limit(limit, LARGEST_CLAIM)
-        now = self._begin(worker, lease)
+    async def _claim(self, worker: str, limit: int, lease: timedelta) -> list[LetterHead]:
+        now = self._now()
         due = [
             each
             for each in self._letters.values()
@@ -161,20 +140,13 @@ class MemoryStore:
         due.sort(key=lambda letter: (-letter.priority, letter.created_at, letter.id))
         return [self._hold(letter, worker, now, lease, Step.CLAIM) for letter in due[:limit]]
 
-    async def take(self, ids: Sequence[str], worker: str, *, lease: timedelta = LEASE) -> list[LetterHead]:
-        """S10."""
-        now = self._begin(worker, lease)
+    async def _take(self, ids: Sequence[str], worker: str, lease: timedelta) -> list[LetterHead]:
+        now = self._now()
         steps = {State.PENDING: Step.CLAIM, State.MANUAL: Step.REPLAY}
         chosen = [self._letters[i] for i in dict.fromkeys(ids) if i in self._letters]
         return [
             self._hold(each, worker, now, lease, steps[each.state]) for each in chosen if each.state in steps
         ]
-
-    def _begin(self, worker: str, lease: timedelta) -> datetime:
-        self._check_open()
-        check_name("the worker's name", worker)
-        check_lease(lease)
-        return self._clock.now()
 
     def _hold(
         self, letter: DeadLetter, worker: str, now: datetime, lease: timedelta, step: Step
@@ -182,13 +154,8 @@ class MemoryStore:
         held: dict[str, Any] = {"locked_by": worker, "locked_at": now, "lease_until": now + lease}
         return self._change(letter, step, worker, now, fence=letter.fence + 1, **held)
 
-    async def extend(
-        self, holds: Sequence[Hold], *, lease: timedelta = LEASE, sent: bool = False
-    ) -> list[bool]:
-        """S11, S12."""
-        self._check_open()
-        check_lease(lease)
-        now = self._clock.now()
+    async def _extend(self, holds: Sequence[Hold], lease: timedelta, *, sent: bool) -> list[bool]:
+        now = self._now()
         answers: list[bool] = []
         for hold in holds:
             letter = self._held(hold, now)
@@ -217,12 +184,8 @@ class MemoryStore:
 
     # --- settling ----------------------------------------------------------------------------------------
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        """S14 to S18."""
-        self._check_open()
-        for one in settlements:
-            check_outcome(one.outcome)
-        now = self._clock.now()
+    async def _settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        now = self._now()
         return [self._settle_one(one.hold, one.outcome, now) for one in settlements]
 
     def _settle_one(self, hold: Hold, outcome: Outcome, now: datetime) -> bool:
@@ -244,13 +207,8 @@ class MemoryStore:
         self._change(letter, step, worker, now, action=action, detail=outcome.detail, **changes, **_FREE)
         return True
 
-    async def rescue(
-        self, *, retry_in: timedelta, max_redrives: int = MAX_REDRIVES, limit: int = 1000
-    ) -> list[Rescued]:
-        """S19 to S21."""
-        self._check_open()
-        check_rescue(retry_in, max_redrives, limit)
-        now = self._clock.now()
+    async def _rescue(self, retry_in: timedelta, max_redrives: int, limit: int) -> list[Rescued]:
+        now = self._now()
         ended = [
             each
             for each in self._letters.values()
@@ -273,117 +231,50 @@ class MemoryStore:
 
     # --- changing ----------------------------------------------------------------------------------------
 
-    async def apply(self, change: Change, ids: Sequence[str], *, by: str) -> None:
-        """S22 to S25."""
-        self._check_open()
-        check_name("the actor's name", by)
-        check_change(change)
+    async def _apply(self, change: Change, ids: Sequence[str], by: str) -> None:
+        now = self._now()
         step = STEP_OF_CHANGE[type(change)]
         letters = [self._find(letter_id) for letter_id in dict.fromkeys(ids)]
         for letter in letters:
             if step is not None:
                 after(letter.state, step)
-        now = self._clock.now()
         for letter in letters:
             effects = _effects(change, letter, by, now)
             self._change(letter, step, by, now, action=action_of(change), detail=describe(change), **effects)
 
-    async def journal(
-        self, letter_id: str | None = None, *, after: int = 0, limit: int = 100
-    ) -> list[JournalLine]:
-        """S25."""
+    # --- operating ---------------------------------------------------------------------------------------
+
+    async def _begin(self, operation: Operation, letters: list[str]) -> bool:
+        return self._book.begin(operation, letters, self._now())
+
+    async def _operation(self, operation_id: str) -> Operation:
         self._check_open()
-        check_limit(limit, LARGEST_CLAIM)
-        return [
-            line for line in self._journal if line.number > after and letter_id in {None, line.letter_id}
-        ][:limit]
+        return self._book.find(operation_id)
 
-    # --- operations and groups ---------------------------------------------------------------------------
-
-    async def begin(self, operation: Operation, ids: Sequence[str]) -> bool:
-        """S34 to S36."""
+    async def _operations(self, limit: int) -> list[Operation]:
         self._check_open()
-        check_operation(operation, ids)
-        if operation.id in self._operations:
-            return False
-        self._items[operation.id] = {letter_id: Item(letter_id) for letter_id in ids}
-        total = len(self._items[operation.id])
-        self._operations[operation.id] = begun(operation, total, self._clock.now())
-        return True
+        return self._book.newest(limit)
 
-    async def operation(self, operation_id: str) -> Operation:
-        """S37."""
+    async def _remaining(self, operation_id: str, limit: int) -> list[str]:
         self._check_open()
-        try:
-            return self._operations[operation_id]
-        except KeyError:
-            raise unknown_operation(operation_id) from None
+        return [item.letter_id for item in self._book.items(operation_id) if item.outcome is None][:limit]
 
-    async def operations(self, *, limit: int = 50) -> list[Operation]:
-        """S37."""
+    async def _items(self, operation_id: str, after: int, limit: int) -> list[Item]:
         self._check_open()
-        check_limit(limit, LARGEST_PAGE)
-        return list(reversed(self._operations.values()))[:limit]
+        return self._book.items(operation_id)[after : after + limit]
 
-    async def remaining(self, operation_id: str, *, limit: int) -> list[str]:
-        """S38."""
-        check_limit(limit, LARGEST_CLAIM)
-        await self.operation(operation_id)
-        return [item.letter_id for item in self._items[operation_id].values() if item.outcome is None][:limit]
+    async def _record(self, operation_id: str, outcomes: Sequence[tuple[str, str, str]]) -> None:
+        self._book.record(operation_id, outcomes, self._now())
 
-    async def items(self, operation_id: str, *, after: int = 0, limit: int) -> list[Item]:
-        """S38."""
-        check_limit(limit, LARGEST_CLAIM)
-        check_after(after)
-        await self.operation(operation_id)
-        return list(self._items[operation_id].values())[after : after + limit]
+    async def _run_operation(self, operation_id: str, runner: str, lease: timedelta, *, resume: bool) -> bool:
+        now = self._now()
+        return self._book.keep(run(self._book.find(operation_id), runner, lease, now, resume=resume))
 
-    async def record(self, operation_id: str, outcomes: Sequence[tuple[str, str, str]]) -> None:
-        """S39, S40."""
-        check_outcomes(outcomes)
-        operation = await self.operation(operation_id)
-        items = dict(self._items[operation_id])
-        counts = Counter(operation.outcomes)
-        now = self._clock.now()
-        for letter_id, outcome, detail in outcomes:
-            if letter_id not in items:
-                raise not_listed(operation_id, letter_id)
-            if items[letter_id].outcome is None:
-                items[letter_id] = Item(letter_id, outcome, detail, now)
-                counts[outcome] += 1
-        self._items[operation_id] = items
-        self._operations[operation_id] = msgspec.structs.replace(operation, outcomes=dict(counts))
+    async def _end_operation(self, operation_id: str, state: OperationState, by: str, note: str) -> bool:
+        now = self._now()
+        return self._book.keep(end(self._book.find(operation_id), state, by, note, now))
 
-    async def run_operation(
-        self, operation_id: str, runner: str, *, lease: timedelta = LEASE, resume: bool = True
-    ) -> bool:
-        """S41, S42."""
-        check_run(runner, lease)
-        operation = await self.operation(operation_id)
-        return self._keep(run(operation, runner, lease, self._clock.now(), resume=resume))
-
-    async def end_operation(
-        self, operation_id: str, state: OperationState, *, by: str, note: str = ""
-    ) -> bool:
-        """S43."""
-        check_end(state, by, note)
-        operation = await self.operation(operation_id)
-        return self._keep(end(operation, state, by, note, self._clock.now()))
-
-    def _keep(self, operation: Operation | None) -> bool:
-        if operation is not None:
-            self._operations[operation.id] = operation
-        return operation is not None
-
-    async def groups(self, query: Query = EVERYTHING, *, limit: int = 50) -> list[Group]:
-        """S45."""
-        self._check_open()
-        check_limit(limit, LARGEST_PAGE)
-        found: dict[str, list[DeadLetter]] = {}
-        for letter in filter(query.matches, self._letters.values()):
-            found.setdefault(letter.group, []).append(letter)
-        groups = sorted(map(_group, found.values()), key=lambda group: (-group.count, group.group))
-        return groups[:limit]
+    # --- the store as a whole ----------------------------------------------------------------------------
 
     async def damage(self) -> str | None:
         """Nothing can be wrong with a dictionary."""
@@ -419,8 +310,8 @@ class MemoryStore:
     def _note_change(
         self, now: datetime, actor: str, action: str, letter: DeadLetter, state: State | None, detail: str
     ) -> None:
-        number = len(self._journal) + 1
-        self._journal.append(
+        number = len(self._lines) + 1
+        self._lines.append(
             JournalLine(number=number, at=now, actor=actor, letter_id=letter.id, action=action,
                         before=letter.state, after=state, detail=detail)
         )  # fmt: skip
@@ -438,6 +329,11 @@ class MemoryStore:
             now = self._last_stamp + _ONE_TICK
         self._last_stamp = now
         return now
+
+    def _now(self) -> datetime:
+        """The time at which an open store does something."""
+        self._check_open()
+        return self._clock.now()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -324,9 +324,14 @@ class Position(msgspec.Struct, frozen=True):
 
 def write_cursor(query: Query, last: LetterHead) -> str:
     """Where the next page of `query` begins, as text to be handed back as it is."""
-    value = getattr(last, FIELDS[query.sort.field].attribute)
+    return cursor_at(query, Position(getattr(last, FIELDS[query.sort.field].attribute), last.id))
+
+
+def cursor_at(query: Query, position: Position) -> str:
+    """The cursor that `read_cursor` reads this position from."""
+    value = position.value
     number = value if isinstance(value, int) else (value - _EPOCH) // timedelta(microseconds=1)
-    return urlsafe_b64encode(msgspec.msgpack.encode((_mark(query), number, last.id))).decode().rstrip("=")
+    return urlsafe_b64encode(msgspec.msgpack.encode((_mark(query), number, position.id))).decode().rstrip("=")
 
 
 def read_cursor(query: Query, cursor: str) -> Position:

@@ -1,7 +1,7 @@
 """How is the store of a running server used from another process?
 
 `RemoteStore` keeps the contract of `stores.base` by asking the server for each verb over HTTP (`wire` has the form).
-What every store refuses is refused here, before anything is sent; other errors come back as what they were.
+What every store refuses is refused here (`door`), before anything is sent; other errors come back as what they were.
 
 One promise is weaker than the contract's: when the connection breaks in the middle, the verb raises and may have
 happened nevertheless (S31). Whoever asks again is safe by ids, fences and first outcomes, as after a crash.
@@ -12,7 +12,7 @@ import contextlib
 import http.client
 import select
 import threading
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, Final, Self
@@ -21,38 +21,19 @@ from urllib.parse import urlsplit
 from redrive.errors import SettingsError, StoreClosedError, StoreError
 from redrive.letters import DeadLetter, Hold, LetterHead
 from redrive.stores import wire
-from redrive.stores.base import LEASE, MAX_REDRIVES, JournalLine, Page, Rescued
+from redrive.stores.base import JournalLine, Page, Rescued
 from redrive.stores.changes import Change, Settlement
-from redrive.stores.checks import (
-    LARGEST_CLAIM,
-    LARGEST_PAGE,
-    check_change,
-    check_lease,
-    check_letter,
-    check_limit,
-    check_name,
-    check_outcome,
-    check_rescue,
-)
-from redrive.stores.operations import (
-    Group,
-    Item,
-    Operation,
-    OperationState,
-    check_after,
-    check_end,
-    check_operation,
-    check_outcomes,
-    check_run,
-)
-from redrive.stores.query import EVERYTHING, Query, read_cursor, tally_field
+from redrive.stores.checks import check_letter
+from redrive.stores.door import Door
+from redrive.stores.operations import Group, Item, Operation, OperationState
+from redrive.stores.query import Position, Query, cursor_at
 
 _THREADS: Final = 8  # questions under way at a time; a connection each
 _PATIENCE: Final = timedelta(minutes=10)  # for one answer: `damage` looks at everything
 _DEFAULT_PORT: Final = 8642
 
 
-class RemoteStore:
+class RemoteStore(Door):
     """The store of a `redrive serve`. Make one with `RemoteStore.open`."""
 
     def __init__(self, url: str, *, patience: timedelta = _PATIENCE) -> None:
@@ -95,89 +76,42 @@ class RemoteStore:
         answer: list[bool] = await self._ask("add", letters=letters)
         return answer
 
-    async def load(self, ids: Sequence[str]) -> list[DeadLetter]:
-        """S28."""
-        answer: list[DeadLetter] = await self._ask("load", ids=ids)
-        return answer
+    def _claim(self, worker: str, limit: int, lease: timedelta) -> Awaitable[list[LetterHead]]:
+        return self._ask("claim", worker=worker, limit=limit, lease=lease)
 
-    async def page(self, query: Query = EVERYTHING, *, limit: int = 50, cursor: str | None = None) -> Page:
-        """S26, S27."""
-        check_limit(limit, LARGEST_PAGE)
-        if cursor is not None:
-            read_cursor(query, cursor)
-        answer: Page = await self._ask("page", query=query, limit=limit, cursor=cursor)
-        return answer
+    def _take(self, ids: Sequence[str], worker: str, lease: timedelta) -> Awaitable[list[LetterHead]]:
+        return self._ask("take", ids=ids, worker=worker, lease=lease)
 
-    async def count(self, query: Query = EVERYTHING) -> int:
-        """S29."""
-        answer: int = await self._ask("count", query=query)
-        return answer
+    def _extend(self, holds: Sequence[Hold], lease: timedelta, *, sent: bool) -> Awaitable[list[bool]]:
+        return self._ask("extend", holds=holds, lease=lease, sent=sent)
 
-    async def tally(self, by: str, query: Query = EVERYTHING) -> dict[str, int]:
-        """S29."""
-        tally_field(by)
-        answer: dict[str, int] = await self._ask("tally", by=by, query=query)
-        return answer
+    def _settle(self, settlements: Sequence[Settlement]) -> Awaitable[list[bool]]:
+        return self._ask("settle", settlements=settlements)
 
-    async def groups(self, query: Query = EVERYTHING, *, limit: int = 50) -> list[Group]:
-        """S45."""
-        check_limit(limit, LARGEST_PAGE)
-        answer: list[Group] = await self._ask("groups", query=query, limit=limit)
-        return answer
+    def _rescue(self, retry_in: timedelta, max_redrives: int, limit: int) -> Awaitable[list[Rescued]]:
+        return self._ask("rescue", retry_in=retry_in, max_redrives=max_redrives, limit=limit)
 
-    async def claim(self, worker: str, *, limit: int = 10, lease: timedelta = LEASE) -> list[LetterHead]:
-        """S6 to S9, S13."""
-        check_limit(limit, LARGEST_CLAIM)
-        check_name("the worker's name", worker)
-        check_lease(lease)
-        answer: list[LetterHead] = await self._ask("claim", worker=worker, limit=limit, lease=lease)
-        return answer
+    def _apply(self, change: Change, ids: Sequence[str], by: str) -> Awaitable[None]:
+        return self._ask("apply", change=change, ids=ids, by=by)
 
-    async def take(self, ids: Sequence[str], worker: str, *, lease: timedelta = LEASE) -> list[LetterHead]:
-        """S10."""
-        check_name("the worker's name", worker)
-        check_lease(lease)
-        answer: list[LetterHead] = await self._ask("take", ids=ids, worker=worker, lease=lease)
-        return answer
+    def _load(self, ids: Sequence[str]) -> Awaitable[list[DeadLetter]]:
+        return self._ask("load", ids=ids)
 
-    async def extend(
-        self, holds: Sequence[Hold], *, lease: timedelta = LEASE, sent: bool = False
-    ) -> list[bool]:
-        """S11, S12."""
-        check_lease(lease)
-        answer: list[bool] = await self._ask("extend", holds=holds, lease=lease, sent=sent)
-        return answer
+    def _page(self, query: Query, limit: int, position: Position | None) -> Awaitable[Page]:
+        cursor = cursor_at(query, position) if position is not None else None
+        return self._ask("page", query=query, limit=limit, cursor=cursor)
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        """S14 to S18."""
-        for one in settlements:
-            check_outcome(one.outcome)
-        answer: list[bool] = await self._ask("settle", settlements=settlements)
-        return answer
+    def _count(self, query: Query) -> Awaitable[int]:
+        return self._ask("count", query=query)
 
-    async def rescue(
-        self, *, retry_in: timedelta, max_redrives: int = MAX_REDRIVES, limit: int = 1000
-    ) -> list[Rescued]:
-        """S19 to S21."""
-        check_rescue(retry_in, max_redrives, limit)
-        answer: list[Rescued] = await self._ask(
-            "rescue", retry_in=retry_in, max_redrives=max_redrives, limit=limit
-        )
-        return answer
+    def _tally(self, by: str, query: Query) -> Awaitable[dict[str, int]]:
+        return self._ask("tally", by=by, query=query)
 
-    async def apply(self, change: Change, ids: Sequence[str], *, by: str) -> None:
-        """S22 to S25."""
-        check_name("the actor's name", by)
-        check_change(change)
-        await self._ask("apply", change=change, ids=ids, by=by)
+    def _groups(self, query: Query, limit: int) -> Awaitable[list[Group]]:
+        return self._ask("groups", query=query, limit=limit)
 
-    async def journal(
-        self, letter_id: str | None = None, *, after: int = 0, limit: int = 100
-    ) -> list[JournalLine]:
-        """S25."""
-        check_limit(limit, LARGEST_CLAIM)
-        answer: list[JournalLine] = await self._ask("journal", letter_id=letter_id, after=after, limit=limit)
-        return answer
+    def _journal(self, letter_id: str | None, after: int, limit: int) -> Awaitable[list[JournalLine]]:
+        return self._ask("journal", letter_id=letter_id, after=after, limit=limit)
 
     async def damage(self) -> str | None:
         """What is wrong with the server's store, after looking at all of it; None: nothing."""
@@ -186,60 +120,33 @@ class RemoteStore:
 
     # --- operations ----------------------------------------------------------------------------------------------
 
-    async def begin(self, operation: Operation, ids: Sequence[str]) -> bool:
-        """S34 to S36."""
-        check_operation(operation, ids)
-        answer: bool = await self._ask("begin", operation=operation, ids=ids)
-        return answer
+    def _begin(self, operation: Operation, letters: list[str]) -> Awaitable[bool]:
+        return self._ask("begin", operation=operation, ids=letters)
 
-    async def operation(self, operation_id: str) -> Operation:
-        """S37."""
-        answer: Operation = await self._ask("operation", operation_id=operation_id)
-        return answer
+    def _operation(self, operation_id: str) -> Awaitable[Operation]:
+        return self._ask("operation", operation_id=operation_id)
 
-    async def operations(self, *, limit: int = 50) -> list[Operation]:
-        """S37."""
-        check_limit(limit, LARGEST_PAGE)
-        answer: list[Operation] = await self._ask("operations", limit=limit)
-        return answer
+    def _operations(self, limit: int) -> Awaitable[list[Operation]]:
+        return self._ask("operations", limit=limit)
 
-    async def remaining(self, operation_id: str, *, limit: int) -> list[str]:
-        """S38."""
-        check_limit(limit, LARGEST_CLAIM)
-        answer: list[str] = await self._ask("remaining", operation_id=operation_id, limit=limit)
-        return answer
+    def _remaining(self, operation_id: str, limit: int) -> Awaitable[list[str]]:
+        return self._ask("remaining", operation_id=operation_id, limit=limit)
 
-    async def items(self, operation_id: str, *, after: int = 0, limit: int) -> list[Item]:
-        """S38."""
-        check_limit(limit, LARGEST_CLAIM)
-        check_after(after)
-        answer: list[Item] = await self._ask("items", operation_id=operation_id, after=after, limit=limit)
-        return answer
+    def _items(self, operation_id: str, after: int, limit: int) -> Awaitable[list[Item]]:
+        return self._ask("items", operation_id=operation_id, after=after, limit=limit)
 
-    async def record(self, operation_id: str, outcomes: Sequence[tuple[str, str, str]]) -> None:
-        """S39, S40."""
-        check_outcomes(outcomes)
-        await self._ask("record", operation_id=operation_id, outcomes=outcomes)
+    def _record(self, operation_id: str, outcomes: Sequence[tuple[str, str, str]]) -> Awaitable[None]:
+        return self._ask("record", operation_id=operation_id, outcomes=outcomes)
 
-    async def run_operation(
-        self, operation_id: str, runner: str, *, lease: timedelta = LEASE, resume: bool = True
-    ) -> bool:
-        """S41, S42."""
-        check_run(runner, lease)
-        answer: bool = await self._ask(
+    def _run_operation(
+        self, operation_id: str, runner: str, lease: timedelta, *, resume: bool
+    ) -> Awaitable[bool]:
+        return self._ask(
             "run_operation", operation_id=operation_id, runner=runner, lease=lease, resume=resume
         )
-        return answer
 
-    async def end_operation(
-        self, operation_id: str, state: OperationState, *, by: str, note: str = ""
-    ) -> bool:
-        """S43."""
-        check_end(state, by, note)
-        answer: bool = await self._ask(
-            "end_operation", operation_id=operation_id, state=state, by=by, note=note
-        )
-        return answer
+    def _end_operation(self, operation_id: str, state: OperationState, by: str, note: str) -> Awaitable[bool]:
+        return self._ask("end_operation", operation_id=operation_id, state=state, by=by, note=note)
 
     # --- asking --------------------------------------------------------------------------------------------------
 

@@ -47,16 +47,16 @@ class SimulatedStore(MemoryStore):
     @property
     def journal_lines(self) -> list[JournalLine]:
         """The whole journal."""
-        return self._journal
+        return self._lines
 
     @property
     def all_operations(self) -> dict[str, Operation]:
         """All operations as they are now."""
-        return self._operations
+        return self._book.operations
 
     def list_of(self, operation: str) -> dict[str, Item]:
         """The letters of an operation, and what became of them."""
-        return self._items.get(operation, {})
+        return self._book.lists.get(operation, {})
 
 
 class Edge:
