@@ -4,6 +4,7 @@ Columns are the fields of `LetterHead` by the same names. Times are whole micros
 tables the columns stand, and by which statements they are written, is each database's own.
 """
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 
@@ -11,6 +12,7 @@ import msgspec
 
 from redrive.letters import Attempt, DeadLetter, Kind, LetterHead, Note, State
 from redrive.letters.letter import EPOCH
+from redrive.stores.base import JournalLine
 from redrive.stores.cold import pack_content, pack_failure, unpack_content, unpack_failure
 
 TIMES: Final = frozenset(
@@ -128,6 +130,21 @@ def attempt_of(row: tuple[Any, ...]) -> Attempt:
         strategy=strategy,
         result=result,
         fence=fence,
+        detail=detail,
+    )
+
+
+def line_of(row: Iterable[Any]) -> JournalLine:
+    """The line in a row of the table `journal`."""
+    number, at, actor, letter_id, action, before, after, detail = row
+    return JournalLine(
+        number=number,
+        at=moment(at),
+        actor=actor,
+        letter_id=letter_id,
+        action=action,
+        before=State(before),
+        after=State(after) if after else None,
         detail=detail,
     )
 

@@ -124,6 +124,6 @@ async def test_twins_are_looked_up_by_the_index_of_messages(tmp_path: Path) -> N
     await world.collect()
     (query,) = store.queries
     statement, values = SEARCH.page(query, None, 500)
-    plan = await store._select((f"EXPLAIN QUERY PLAN {statement}", values))
+    plan = await store._read(lambda db: db.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall())
     await store.close()
     assert any("letters_message" in line[-1] for line in plan)

@@ -2,14 +2,15 @@
 
 All writing goes through one thread that commits in groups (`writer`); reading has its own connections, which
 SQLite's write-ahead log never blocks. `schema` checks and prepares the file, `work` is what each verb does inside
-its transaction, `rows` and `stores.cold` translate letters, `search` translates queries. This file is the door:
-it checks what is asked and hands it to the right thread.
+its transaction, `reading` what each reads, `operations` both for operations and groups; `rows` and `stores.cold`
+translate letters, `search` translates queries. `stores.door` has looked at what is asked; this file hands it to the
+right thread.
 """
 
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -20,25 +21,15 @@ import msgspec
 from redrive.clock import Clock, SystemClock
 from redrive.errors import SettingsError, StoreClosedError
 from redrive.letters import DeadLetter, Hold, LetterHead
-from redrive.stores.base import LEASE, MAX_REDRIVES, JournalLine, Page, Rescued
+from redrive.stores.base import JournalLine, Page, Rescued
 from redrive.stores.changes import Change, Settlement
-from redrive.stores.checks import (
-    LARGEST_CLAIM,
-    LARGEST_PAGE,
-    check_change,
-    check_lease,
-    check_letter,
-    check_limit,
-    check_name,
-    check_outcome,
-    check_rescue,
-)
-from redrive.stores.query import EVERYTHING, Query, read_cursor, tally_field, write_cursor
-from redrive.stores.rows import NewRow, head_of, new_row, ticks
-from redrive.stores.sqlite import reading, schema, work
-from redrive.stores.sqlite.operations import SqliteOperations
+from redrive.stores.checks import check_letter
+from redrive.stores.door import Door
+from redrive.stores.operations import Group, Item, Operation, OperationState
+from redrive.stores.query import Position, Query
+from redrive.stores.rows import NewRow, new_row, ticks
+from redrive.stores.sqlite import operations, reading, schema, work
 from redrive.stores.sqlite.rows import ABSENT
-from redrive.stores.sqlite.search import SEARCH
 from redrive.stores.sqlite.writer import Bundle, Job, Writer
 
 T = TypeVar("T")
@@ -65,7 +56,7 @@ class SqliteOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(f"a max_bytes of {self.max_bytes} is not between 1 MB and 128 TB")
 
 
-class SqliteStore(SqliteOperations):
+class SqliteStore(Door):
     """Dead letters in one file. Make one with `SqliteStore.open`."""
 
     def __init__(self, path: Path, options: SqliteOptions, clock: Clock) -> None:
@@ -125,74 +116,73 @@ class SqliteStore(SqliteOperations):
             rows = await asyncio.to_thread(lambda: [new_row(letter, ABSENT) for letter in letters])
         return await self._writer.submit(_Add(rows))
 
-    async def claim(self, worker: str, *, limit: int = 10, lease: timedelta = LEASE) -> list[LetterHead]:
-        """S6 to S9, S13."""
-        check_limit(limit, LARGEST_CLAIM)
-        check_name("the worker's name", worker)
-        check_lease(lease)
-        return await self._write(lambda db: work.claim(db, worker, limit, lease, self._now()))
+    def _claim(self, worker: str, limit: int, lease: timedelta) -> Awaitable[list[LetterHead]]:
+        return self._write(lambda db: work.claim(db, worker, limit, lease, self._now()))
 
-    async def take(self, ids: Sequence[str], worker: str, *, lease: timedelta = LEASE) -> list[LetterHead]:
-        """S10."""
-        check_name("the worker's name", worker)
-        check_lease(lease)
-        return await self._write(lambda db: work.take(db, ids, worker, lease, self._now()))
+    def _take(self, ids: Sequence[str], worker: str, lease: timedelta) -> Awaitable[list[LetterHead]]:
+        return self._write(lambda db: work.take(db, ids, worker, lease, self._now()))
 
-    async def extend(
-        self, holds: Sequence[Hold], *, lease: timedelta = LEASE, sent: bool = False
-    ) -> list[bool]:
-        """S11, S12."""
-        check_lease(lease)
-        return await self._write(lambda db: work.extend(db, holds, lease, self._now(), sent=sent))
+    def _extend(self, holds: Sequence[Hold], lease: timedelta, *, sent: bool) -> Awaitable[list[bool]]:
+        return self._write(lambda db: work.extend(db, holds, lease, self._now(), sent=sent))
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        """S14 to S18."""
-        for one in settlements:
-            check_outcome(one.outcome)
-        return await self._write(lambda db: work.settle(db, settlements, self._now()))
+    def _settle(self, settlements: Sequence[Settlement]) -> Awaitable[list[bool]]:
+        return self._write(lambda db: work.settle(db, settlements, self._now()))
 
-    async def rescue(
-        self, *, retry_in: timedelta, max_redrives: int = MAX_REDRIVES, limit: int = 1000
-    ) -> list[Rescued]:
-        """S19 to S21."""
-        check_rescue(retry_in, max_redrives, limit)
-        return await self._write(lambda db: work.rescue(db, retry_in, max_redrives, limit, self._now()))
+    def _rescue(self, retry_in: timedelta, max_redrives: int, limit: int) -> Awaitable[list[Rescued]]:
+        return self._write(lambda db: work.rescue(db, retry_in, max_redrives, limit, self._now()))
 
-    async def apply(self, change: Change, ids: Sequence[str], *, by: str) -> None:
-        """S22 to S25."""
-        check_name("the actor's name", by)
-        check_change(change)
-        await self._write(lambda db: work.apply(db, change, ids, by, self._now()))
+    def _apply(self, change: Change, ids: Sequence[str], by: str) -> Awaitable[None]:
+        return self._write(lambda db: work.apply(db, change, ids, by, self._now()))
+
+    def _begin(self, operation: Operation, letters: list[str]) -> Awaitable[bool]:
+        return self._write(lambda db: operations.begin(db, operation, letters, self._now()))
+
+    def _record(self, operation_id: str, outcomes: Sequence[tuple[str, str, str]]) -> Awaitable[None]:
+        return self._write(lambda db: operations.record(db, operation_id, outcomes, self._now()))
+
+    def _run_operation(
+        self, operation_id: str, runner: str, lease: timedelta, *, resume: bool
+    ) -> Awaitable[bool]:
+        return self._write(
+            lambda db: operations.run_operation(db, operation_id, runner, lease, self._now(), resume=resume)
+        )
+
+    def _end_operation(self, operation_id: str, state: OperationState, by: str, note: str) -> Awaitable[bool]:
+        return self._write(
+            lambda db: operations.end_operation(db, operation_id, state, by, note, self._now())
+        )
 
     # --- reading: on a connection of its own (S30) -------------------------------------------------------
 
-    async def load(self, ids: Sequence[str]) -> list[DeadLetter]:
-        """S28."""
-        return await self._read(lambda db: reading.load(db, ids))
+    def _load(self, ids: Sequence[str]) -> Awaitable[list[DeadLetter]]:
+        return self._read(lambda db: reading.load(db, ids))
 
-    async def page(self, query: Query = EVERYTHING, *, limit: int = 50, cursor: str | None = None) -> Page:
-        """S26, S27."""
-        check_limit(limit, LARGEST_PAGE)
-        position = read_cursor(query, cursor) if cursor is not None else None
-        rows = await self._select(SEARCH.page(query, position, limit + 1))
-        heads = tuple(head_of(row) for row in rows[:limit])
-        return Page(heads, write_cursor(query, heads[-1]) if len(rows) > limit else None)
+    def _page(self, query: Query, limit: int, position: Position | None) -> Awaitable[Page]:
+        return self._read(lambda db: reading.page(db, query, limit, position))
 
-    async def count(self, query: Query = EVERYTHING) -> int:
-        """S29."""
-        return int((await self._select(SEARCH.count(query)))[0][0])
+    def _count(self, query: Query) -> Awaitable[int]:
+        return self._read(lambda db: reading.count(db, query))
 
-    async def tally(self, by: str, query: Query = EVERYTHING) -> dict[str, int]:
-        """S29."""
-        tally_field(by)
-        return dict(await self._select(SEARCH.tally(by, query)))
+    def _tally(self, by: str, query: Query) -> Awaitable[dict[str, int]]:
+        return self._read(lambda db: reading.tally(db, by, query))
 
-    async def journal(
-        self, letter_id: str | None = None, *, after: int = 0, limit: int = 100
-    ) -> list[JournalLine]:
-        """S25."""
-        check_limit(limit, LARGEST_CLAIM)
-        return await self._read(lambda db: reading.journal(db, letter_id, after, limit))
+    def _groups(self, query: Query, limit: int) -> Awaitable[list[Group]]:
+        return self._read(lambda db: operations.groups(db, query, limit))
+
+    def _journal(self, letter_id: str | None, after: int, limit: int) -> Awaitable[list[JournalLine]]:
+        return self._read(lambda db: reading.journal(db, letter_id, after, limit))
+
+    def _operation(self, operation_id: str) -> Awaitable[Operation]:
+        return self._read(lambda db: operations.operation(db, operation_id))
+
+    def _operations(self, limit: int) -> Awaitable[list[Operation]]:
+        return self._read(lambda db: operations.operations(db, limit))
+
+    def _remaining(self, operation_id: str, limit: int) -> Awaitable[list[str]]:
+        return self._read(lambda db: operations.remaining(db, operation_id, limit))
+
+    def _items(self, operation_id: str, after: int, limit: int) -> Awaitable[list[Item]]:
+        return self._read(lambda db: operations.items(db, operation_id, after, limit))
 
     async def damage(self) -> str | None:
         """What is wrong with the file, after looking at all of it; None: nothing."""
@@ -200,16 +190,13 @@ class SqliteStore(SqliteOperations):
 
     # --- which thread ------------------------------------------------------------------------------------
 
-    async def _write(self, verb: Callable[[sqlite3.Connection], T]) -> T:
-        return await self._writer.submit(Job(verb))
+    def _write(self, verb: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+        return self._writer.submit(Job(verb))
 
-    async def _select(self, statement: tuple[str, list[Any]]) -> list[tuple[Any, ...]]:
-        return await self._read(lambda db: db.execute(*statement).fetchall())
-
-    async def _read(self, verb: Callable[[sqlite3.Connection], T]) -> T:
+    def _read(self, verb: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
         if self._closed:
             raise StoreClosedError(f"the store {self._path} is closed")
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._run_reading, verb)
+        return asyncio.get_running_loop().run_in_executor(self._readers, self._run_reading, verb)
 
     def _run_reading(self, verb: Callable[[sqlite3.Connection], T]) -> T:
         with schema.translated(self._path):

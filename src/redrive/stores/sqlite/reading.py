@@ -5,16 +5,19 @@ see one moment while others write. They change nothing.
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, TypeAlias
 
 from redrive.errors import FormatError
-from redrive.letters import Attempt, DeadLetter, Note, State
+from redrive.letters import Attempt, DeadLetter, Note
 from redrive.letters.letter import storable
-from redrive.stores.base import JournalLine
+from redrive.stores.base import JournalLine, Page
 from redrive.stores.cold import check_sum
-from redrive.stores.rows import attempt_of, letter_of, moment
+from redrive.stores.query import Position, Query, write_cursor
+from redrive.stores.rows import attempt_of, head_of, letter_of, line_of, moment
 from redrive.stores.sqlite.rows import COLUMNS
+from redrive.stores.sqlite.search import SEARCH
 from redrive.stores.sqlite.work import unknown
 
 Connection: TypeAlias = sqlite3.Connection
@@ -22,17 +25,24 @@ _BEFORE_ALL: Final = -(2**63)  # a stamp that no letter has
 _AT_ONCE: Final = 500  # letters looked at in one go
 
 
+@contextmanager
+def one_moment(db: Connection) -> Iterator[None]:
+    """Several statements that see the same state of the file."""
+    db.execute("BEGIN")
+    try:
+        yield
+    finally:
+        db.execute("COMMIT")
+
+
 def load(db: Connection, ids: Sequence[str]) -> list[DeadLetter]:
     """Whole letters in the order asked (S28), all as of one moment."""
     asked = [storable(letter_id) for letter_id in ids]
     wanted = list(dict.fromkeys(asked))
     letters: dict[str, DeadLetter] = {}
-    db.execute("BEGIN")
-    try:
+    with one_moment(db):
         for start in range(0, len(wanted), _AT_ONCE):
             letters |= _load_some(db, wanted[start : start + _AT_ONCE])
-    finally:
-        db.execute("COMMIT")
     for letter_id, stored in zip(ids, asked, strict=True):
         if stored not in letters:
             raise unknown(letter_id)
@@ -74,25 +84,30 @@ def _marks(values: Sequence[object]) -> str:
     return ", ".join("?" * len(values))
 
 
+def page(db: Connection, query: Query, limit: int, position: Position | None) -> Page:
+    """Heads in the query's order, and where the next ones begin (S26, S27)."""
+    rows = db.execute(*SEARCH.page(query, position, limit + 1)).fetchall()
+    heads = tuple(head_of(row) for row in rows[:limit])
+    return Page(heads, write_cursor(query, heads[-1]) if len(rows) > limit else None)
+
+
+def count(db: Connection, query: Query) -> int:
+    """How many letters match (S29)."""
+    return int(db.execute(*SEARCH.count(query)).fetchone()[0])
+
+
+def tally(db: Connection, by: str, query: Query) -> dict[str, int]:
+    """How many letters match, for each value of a field (S29)."""
+    return dict(db.execute(*SEARCH.tally(by, query)).fetchall())
+
+
 def journal(db: Connection, letter_id: str | None, after_line: int, limit: int) -> list[JournalLine]:
     """Lines of the journal, of one letter or of all (S25)."""
     its, values = ("", []) if letter_id is None else (" AND letter_id = ?", [letter_id])
     rows = db.execute(
         f"SELECT * FROM journal WHERE number > ?{its} ORDER BY number LIMIT ?", [after_line, *values, limit]
     )
-    return [
-        JournalLine(
-            number=number,
-            at=moment(at),
-            actor=actor,
-            letter_id=its_letter,
-            action=action,
-            before=State(before),
-            after=State(now) if now else None,
-            detail=detail,
-        )
-        for number, at, actor, its_letter, action, before, now, detail in rows
-    ]
+    return [line_of(row) for row in rows]
 
 
 def damaged_letter(db: Connection) -> str | None:
