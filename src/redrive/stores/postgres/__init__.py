@@ -1,8 +1,9 @@
 """The shared store: one PostgreSQL database that keeps the contract of `stores.base` for any number of processes.
 
 `link` reaches the server and comes back when it was away; `lane` commits in groups what many tasks add and settle;
-`schema` checks and prepares the database; `work` and `reading` are what each verb does inside its transaction; `search`
-translates queries. This file is the door: it checks what is asked and hands it on.
+`schema` checks and prepares the database; `work` and `reading` are what each verb does inside its transaction, and
+`operations` both for operations and groups; `search` translates queries. `stores.door` has looked at what is asked;
+this file hands it on.
 
 Time is the database's own, so that leases mean the same on every machine; a clock that is handed in takes its place.
 """
@@ -14,26 +15,16 @@ from typing import Any, Final, Self, TypeVar
 
 from redrive.clock import Clock
 from redrive.letters import DeadLetter, Hold, LetterHead
-from redrive.stores.base import LEASE, MAX_REDRIVES, JournalLine, Page, Rescued
+from redrive.stores.base import JournalLine, Page, Rescued
 from redrive.stores.changes import Change, Settlement
-from redrive.stores.checks import (
-    LARGEST_CLAIM,
-    LARGEST_PAGE,
-    check_change,
-    check_lease,
-    check_letter,
-    check_limit,
-    check_name,
-    check_outcome,
-    check_rescue,
-)
-from redrive.stores.postgres import reading, work
+from redrive.stores.checks import check_letter
+from redrive.stores.door import Door
+from redrive.stores.operations import Group, Item, Operation, OperationState
+from redrive.stores.postgres import operations, reading, work
 from redrive.stores.postgres.lane import Lane
 from redrive.stores.postgres.link import Link, PostgresOptions, Session, name_of
-from redrive.stores.postgres.operations import PostgresOperations
-from redrive.stores.postgres.search import SEARCH
-from redrive.stores.query import EVERYTHING, Query, read_cursor, tally_field, write_cursor
-from redrive.stores.rows import NewRow, head_of, new_row, ticks
+from redrive.stores.query import Position, Query
+from redrive.stores.rows import NewRow, new_row, ticks
 
 __all__ = ["PostgresOptions", "PostgresStore", "name_of"]
 
@@ -43,7 +34,7 @@ _LARGEST_ADD: Final = 4_000_000  # bytes that are committed together
 _LARGEST_SETTLE: Final = 2_000  # letters that are settled together
 
 
-class PostgresStore(PostgresOperations):
+class PostgresStore(Door):
     """Dead letters in a database. Make one with `PostgresStore.open`."""
 
     def __init__(self, link: Link, clock: Clock | None, last_stamp: int) -> None:
@@ -94,52 +85,52 @@ class PostgresStore(PostgresOperations):
         )
         return _shared_out(new, batches)
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        """S14 to S18."""
-        self._link.check_open()
-        for one in settlements:
-            check_outcome(one.outcome)
+    def _settle(self, settlements: Sequence[Settlement]) -> Awaitable[list[bool]]:
         if not settlements:
-            return []
-        return await self._settling.submit(settlements, len(settlements))
+            return self._settle_nothing()
+        return self._settling.submit(settlements, len(settlements))  # a closed link refuses the group (S32)
+
+    async def _settle_nothing(self) -> list[bool]:
+        self._link.check_open()
+        return []
 
     async def _settle_group(self, batches: Sequence[Sequence[Settlement]]) -> list[list[bool]]:
         everything = [one for batch in batches for one in batch]
         done = await self._link.write(lambda db: work.settle(db, everything, self._now()))
         return _shared_out(done, batches)
 
-    async def claim(self, worker: str, *, limit: int = 10, lease: timedelta = LEASE) -> list[LetterHead]:
-        """S6 to S9, S13."""
-        check_limit(limit, LARGEST_CLAIM)
-        check_name("the worker's name", worker)
-        check_lease(lease)
-        return await self._write(lambda db: work.claim(db, worker, limit, lease, self._now()))
+    def _claim(self, worker: str, limit: int, lease: timedelta) -> Awaitable[list[LetterHead]]:
+        return self._write(lambda db: work.claim(db, worker, limit, lease, self._now()))
 
-    async def take(self, ids: Sequence[str], worker: str, *, lease: timedelta = LEASE) -> list[LetterHead]:
-        """S10."""
-        check_name("the worker's name", worker)
-        check_lease(lease)
-        return await self._write(lambda db: work.take(db, ids, worker, lease, self._now()))
+    def _take(self, ids: Sequence[str], worker: str, lease: timedelta) -> Awaitable[list[LetterHead]]:
+        return self._write(lambda db: work.take(db, ids, worker, lease, self._now()))
 
-    async def extend(
-        self, holds: Sequence[Hold], *, lease: timedelta = LEASE, sent: bool = False
-    ) -> list[bool]:
-        """S11, S12."""
-        check_lease(lease)
-        return await self._write(lambda db: work.extend(db, holds, lease, self._now(), sent=sent))
+    def _extend(self, holds: Sequence[Hold], lease: timedelta, *, sent: bool) -> Awaitable[list[bool]]:
+        return self._write(lambda db: work.extend(db, holds, lease, self._now(), sent=sent))
 
-    async def rescue(
-        self, *, retry_in: timedelta, max_redrives: int = MAX_REDRIVES, limit: int = 1000
-    ) -> list[Rescued]:
-        """S19 to S21."""
-        check_rescue(retry_in, max_redrives, limit)
-        return await self._write(lambda db: work.rescue(db, retry_in, max_redrives, limit, self._now()))
+    def _rescue(self, retry_in: timedelta, max_redrives: int, limit: int) -> Awaitable[list[Rescued]]:
+        return self._write(lambda db: work.rescue(db, retry_in, max_redrives, limit, self._now()))
 
-    async def apply(self, change: Change, ids: Sequence[str], *, by: str) -> None:
-        """S22 to S25."""
-        check_name("the actor's name", by)
-        check_change(change)
-        await self._write(lambda db: work.apply(db, change, ids, by, self._now()))
+    def _apply(self, change: Change, ids: Sequence[str], by: str) -> Awaitable[None]:
+        return self._write(lambda db: work.apply(db, change, ids, by, self._now()))
+
+    def _begin(self, operation: Operation, letters: list[str]) -> Awaitable[bool]:
+        return self._write(lambda db: operations.begin(db, operation, letters, self._now()))
+
+    def _record(self, operation_id: str, outcomes: Sequence[tuple[str, str, str]]) -> Awaitable[None]:
+        return self._write(lambda db: operations.record(db, operation_id, outcomes, self._now()))
+
+    def _run_operation(
+        self, operation_id: str, runner: str, lease: timedelta, *, resume: bool
+    ) -> Awaitable[bool]:
+        return self._write(
+            lambda db: operations.run_operation(db, operation_id, runner, lease, self._now(), resume=resume)
+        )
+
+    def _end_operation(self, operation_id: str, state: OperationState, by: str, note: str) -> Awaitable[bool]:
+        return self._write(
+            lambda db: operations.end_operation(db, operation_id, state, by, note, self._now())
+        )
 
     async def _write(self, verb: Callable[[Session], Awaitable[T]]) -> T:
         """In a task of its own: whoever asked may be cancelled, but what was begun ends in order."""
@@ -151,42 +142,39 @@ class PostgresStore(PostgresOperations):
 
     # --- reading -----------------------------------------------------------------------------------------
 
-    async def load(self, ids: Sequence[str]) -> list[DeadLetter]:
-        """S28."""
-        return await self._link.read(lambda db: reading.load(db, ids), at_one_moment=True)
+    def _load(self, ids: Sequence[str]) -> Awaitable[list[DeadLetter]]:
+        return self._link.read(lambda db: reading.load(db, ids), at_one_moment=True)
 
-    async def page(self, query: Query = EVERYTHING, *, limit: int = 50, cursor: str | None = None) -> Page:
-        """S26, S27."""
-        check_limit(limit, LARGEST_PAGE)
-        position = read_cursor(query, cursor) if cursor is not None else None
-        rows = await self._select(SEARCH.page(query, position, limit + 1))
-        heads = tuple(head_of(tuple(row)) for row in rows[:limit])
-        return Page(heads, write_cursor(query, heads[-1]) if len(rows) > limit else None)
+    def _page(self, query: Query, limit: int, position: Position | None) -> Awaitable[Page]:
+        return self._link.read(lambda db: reading.page(db, query, limit, position))
 
-    async def count(self, query: Query = EVERYTHING) -> int:
-        """S29."""
-        return int((await self._select(SEARCH.count(query)))[0][0])
+    def _count(self, query: Query) -> Awaitable[int]:
+        return self._link.read(lambda db: reading.count(db, query))
 
-    async def tally(self, by: str, query: Query = EVERYTHING) -> dict[str, int]:
-        """S29."""
-        tally_field(by)
-        return dict(await self._select(SEARCH.tally(by, query)))
+    def _tally(self, by: str, query: Query) -> Awaitable[dict[str, int]]:
+        return self._link.read(lambda db: reading.tally(db, by, query))
 
-    async def journal(
-        self, letter_id: str | None = None, *, after: int = 0, limit: int = 100
-    ) -> list[JournalLine]:
-        """S25."""
-        check_limit(limit, LARGEST_CLAIM)
-        return await self._link.read(lambda db: reading.journal(db, letter_id, after, limit))
+    def _groups(self, query: Query, limit: int) -> Awaitable[list[Group]]:
+        return self._link.read(lambda db: operations.groups(db, query, limit))
+
+    def _journal(self, letter_id: str | None, after: int, limit: int) -> Awaitable[list[JournalLine]]:
+        return self._link.read(lambda db: reading.journal(db, letter_id, after, limit))
+
+    def _operation(self, operation_id: str) -> Awaitable[Operation]:
+        return self._link.read(lambda db: operations.operation(db, operation_id))
+
+    def _operations(self, limit: int) -> Awaitable[list[Operation]]:
+        return self._link.read(lambda db: operations.operations(db, limit))
+
+    def _remaining(self, operation_id: str, limit: int) -> Awaitable[list[str]]:
+        return self._link.read(lambda db: operations.remaining(db, operation_id, limit))
+
+    def _items(self, operation_id: str, after: int, limit: int) -> Awaitable[list[Item]]:
+        return self._link.read(lambda db: operations.items(db, operation_id, after, limit))
 
     async def damage(self) -> str | None:
         """What is wrong with what is stored, after looking at all of it; None: nothing."""
         return await self._link.read(reading.damaged_letter)
-
-    async def _select(self, statement: tuple[str, list[Any]]) -> list[Any]:
-        text, values = statement
-        rows: list[Any] = await self._link.read(lambda db: db.fetch(text, *values))
-        return rows
 
     # --- time --------------------------------------------------------------------------------------------
 

@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from redrive.errors import FormatError
-from redrive.letters import Attempt, DeadLetter, Note, State
+from redrive.letters import Attempt, DeadLetter, Note
 from redrive.letters.letter import storable
-from redrive.stores.base import JournalLine
+from redrive.stores.base import JournalLine, Page
 from redrive.stores.cold import check_sum
-from redrive.stores.postgres.search import COLUMNS
+from redrive.stores.postgres.search import COLUMNS, SEARCH
 from redrive.stores.postgres.work import unknown
-from redrive.stores.rows import HEAD, attempt_of, letter_of, moment
+from redrive.stores.query import Position, Query, write_cursor
+from redrive.stores.rows import HEAD, attempt_of, head_of, letter_of, line_of, moment
+from redrive.stores.search import Statement
 
 _AT_ONCE: Final = 500  # letters looked at in one go
 _LARGEST_NUMBER: Final = 2**63 - 1
@@ -64,6 +66,29 @@ async def _load_some(db: Any, ids: Sequence[str]) -> dict[str, DeadLetter]:
     return {letter.id: letter for letter in letters}
 
 
+async def page(db: Any, query: Query, limit: int, position: Position | None) -> Page:
+    """Heads in the query's order, and where the next ones begin (S26, S27)."""
+    rows = await _select(db, SEARCH.page(query, position, limit + 1))
+    heads = tuple(head_of(tuple(row)) for row in rows[:limit])
+    return Page(heads, write_cursor(query, heads[-1]) if len(rows) > limit else None)
+
+
+async def count(db: Any, query: Query) -> int:
+    """How many letters match (S29)."""
+    return int((await _select(db, SEARCH.count(query)))[0][0])
+
+
+async def tally(db: Any, by: str, query: Query) -> dict[str, int]:
+    """How many letters match, for each value of a field (S29)."""
+    return dict(await _select(db, SEARCH.tally(by, query)))
+
+
+async def _select(db: Any, statement: Statement) -> list[Any]:
+    text, values = statement
+    rows: list[Any] = await db.fetch(text, *values)
+    return rows
+
+
 async def journal(db: Any, letter_id: str | None, after_line: int, limit: int) -> list[JournalLine]:
     """Lines of the journal, of one letter or of all (S25)."""
     its, values = ("", []) if letter_id is None else (" AND letter_id = $3", [storable(letter_id)])
@@ -73,19 +98,7 @@ async def journal(db: Any, letter_id: str | None, after_line: int, limit: int) -
         limit,
         *values,
     )
-    return [
-        JournalLine(
-            number=number,
-            at=moment(at),
-            actor=actor,
-            letter_id=its_letter,
-            action=action,
-            before=State(before),
-            after=State(now) if now else None,
-            detail=detail,
-        )
-        for number, at, actor, its_letter, action, before, now, detail in rows
-    ]
+    return [line_of(row) for row in rows]
 
 
 async def damaged_letter(db: Any) -> str | None:
