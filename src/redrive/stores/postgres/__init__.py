@@ -1,9 +1,9 @@
 """The shared store: one PostgreSQL database that keeps the contract of `stores.base` for any number of processes.
 
 `link` reaches the server and comes back when it was away; `lane` commits in groups what many tasks add and settle;
-`schema` checks and prepares the database; `work` and `reading` are what each verb does inside its transaction, and
-`operations` both for operations and groups; `search` translates queries. `stores.door` has looked at what is asked;
-this file hands it on.
+`schema` checks and prepares the database; `adding`, `work` and `reading` are what each verb does inside its
+transaction, `operations` the same for operations and groups; `search` translates queries. `stores.door` has looked at
+what is asked; this file hands it on.
 
 Time is the database's own, so that leases mean the same on every machine; a clock that is handed in takes its place.
 """
@@ -20,7 +20,7 @@ from redrive.stores.changes import Change, Settlement
 from redrive.stores.checks import check_letter
 from redrive.stores.door import Door
 from redrive.stores.operations import Group, Item, Operation, OperationState
-from redrive.stores.postgres import operations, reading, work
+from redrive.stores.postgres import adding, operations, reading, work
 from redrive.stores.postgres.lane import Lane
 from redrive.stores.postgres.link import Link, PostgresOptions, Session, name_of
 from redrive.stores.query import Position, Query
@@ -81,7 +81,7 @@ class PostgresStore(Door):
     async def _add_group(self, batches: Sequence[list[NewRow]]) -> list[list[bool]]:
         rows = [row for batch in batches for row in batch]
         new, self._last_stamp = await self._link.write(
-            lambda db: work.add(db, rows, self._last_stamp, self._now())
+            lambda db: adding.add(db, rows, self._last_stamp, self._now())
         )
         return _shared_out(new, batches)
 

@@ -28,10 +28,10 @@ from redrive.stores.operations import (
 )
 from redrive.stores.postgres.link import Session
 from redrive.stores.postgres.search import SEARCH
+from redrive.stores.postgres.statements import CLOCK
 from redrive.stores.query import Query
 from redrive.stores.rows import bind, moment
 
-_CLOCK: Final = "coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
 _OPERATION: Final = (
     f"SELECT number, {', '.join(FIELDS)}, (SELECT json_object_agg(outcome, count)::text FROM outcomes"
     " WHERE operation = number) AS outcomes"
@@ -49,7 +49,7 @@ _decode_outcomes = msgspec.json.Decoder(dict[str, int]).decode
 
 async def begin(db: Session, operation: Operation, letters: list[str], now: int | None) -> bool:
     """Write down an operation and its list (S34 to S36)."""
-    [[at]] = await db.fetch(f"SELECT {_CLOCK}", now)
+    [[at]] = await db.fetch(f"SELECT {CLOCK}", now)
     marks = ", ".join(f"${number}" for number in range(1, len(FIELDS) + 1))
     added = await db.fetch(
         f"INSERT INTO operations ({', '.join(FIELDS)}) VALUES ({marks}) ON CONFLICT (id) DO NOTHING RETURNING number",
@@ -132,7 +132,7 @@ async def _change(
 async def _locked(db: Session, operation_id: str, now: int | None) -> tuple[int, Operation, int]:
     """The operation's number, the operation, which nobody else changes until the commit, and the time."""
     rows = await db.fetch(
-        f"{_OPERATION}, {_CLOCK} AS now FROM operations WHERE id = $2 FOR NO KEY UPDATE",
+        f"{_OPERATION}, {CLOCK} AS now FROM operations WHERE id = $2 FOR NO KEY UPDATE",
         now,
         storable(operation_id),
     )

@@ -1,14 +1,14 @@
-"""What does each verb write inside its transaction?
+"""What does each verb write about letters that are there, inside its transaction?
 
 Functions of (session, …, now), each of one or two statements whatever the number of letters: a statement costs a round
 trip. `now` is in microseconds; None is the database's own clock, which all processes share. They commit nothing and
-know no pool, no event loop and no other clock.
+know no pool, no event loop and no other clock. How letters get in is told by `adding`.
 
 Rows are locked in the order of their numbers, by whatever verb, so that no two verbs wait for each other. A claim and a
 rescue wait for nobody: they leave out what is locked.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any, Final
@@ -38,128 +38,24 @@ from redrive.stores.changes import (
     retagged,
 )
 from redrive.stores.cold import pack_failure
+from redrive.stores.postgres.adding import write_tags
 from redrive.stores.postgres.link import Session
 from redrive.stores.postgres.search import COLUMNS, STATES
-from redrive.stores.rows import HEAD, ID, OWN, TAGS, NewRow, bind, head_of, read_tags, span, tags_column
+from redrive.stores.postgres.statements import JOURNAL, MOMENT, NOW, names, unnest
+from redrive.stores.rows import HEAD, bind, head_of, read_tags, span, tags_column
 
 _LET_IN: Final = 10_000  # how many letters may fall due in one claim (S13)
-_BYTES_AT_ONCE: Final = 32_000_000  # of bodies, in one statement
 _LARGEST_FENCE: Final = 2**63 - 1
 _TAKING: Final = {State.PENDING: Step.CLAIM, State.MANUAL: Step.REPLAY}
 _TAKEN_FROM: Final = ", ".join(f"'{state}'" for state in _TAKING)
 _TAKEN_BY: Final = " ".join(f"WHEN '{state}' THEN '{step}'" for state, step in _TAKING.items())
-_NOW: Final = "(SELECT at FROM moment)"
-# The first value of every statement is the time; without one, the database's clock is asked.
-_MOMENT: Final = (
-    "WITH moment AS MATERIALIZED (SELECT coalesce($1::bigint,"
-    " (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS at)"
-)
-_JOURNAL: Final = "INSERT INTO journal (at, actor, letter_id, action, before, after, detail)"
-
-
-# --- adding ----------------------------------------------------------------------------------------------
-
-# What a letter says of itself, by the table it goes to.
-_OF_LETTERS: Final = tuple(name for name in OWN if name not in STATES)
-_OF_STATES: Final = tuple(name for name in OWN if name in STATES)
-_NUMBERS: Final = frozenset({"size", "retry_count", "first_failed_at", "last_failed_at", "next_retry_at"})
-
-
-def _array(name: str) -> str:
-    return "bigint[]" if name in _NUMBERS else "integer[]" if name == "priority" else "text[]"
-
-
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(f'"{name}"' for name in names)
-
-
-def _unnest(arrays: Iterable[str], first: int) -> str:
-    return f"unnest({', '.join(f'${number}::{array}' for number, array in enumerate(arrays, first))})"
-
-
-# Which of the letters are new is known only after the insert; bodies of those that are not, are never sent.
-_ADD_LETTERS: Final = (
-    f"{_MOMENT}, first AS MATERIALIZED (SELECT greatest(at, $2::bigint) AS stamp FROM moment),"
-    f" new AS (INSERT INTO letters (created_at, {_names(_OF_LETTERS)})"
-    f" SELECT (SELECT stamp FROM first) + place, {_names(_OF_LETTERS)}"
-    f" FROM {_unnest(['bigint[]', *map(_array, _OF_LETTERS)], 3)} AS input (place, {_names(_OF_LETTERS)})"
-    " ORDER BY place ON CONFLICT (id) DO NOTHING RETURNING id, number, created_at)"
-    " SELECT stamp, at, id, number, created_at FROM moment, first LEFT JOIN new ON true"
-)
-_ADD_REST: Final = (
-    f"{_MOMENT}, input AS MATERIALIZED (SELECT * FROM"
-    f" {_unnest(['bigint[]', 'bigint[]', *map(_array, _OF_STATES), 'bytea[]', 'bytea[]'], 2)}"
-    f" AS input (number, age, {_names(_OF_STATES)}, content, failure)),"
-    f" stand AS (INSERT INTO states (number, age, updated_at, ready, {_names(_OF_STATES)})"
-    f" SELECT number, age, age, next_retry_at <= {_NOW}, {_names(_OF_STATES)} FROM input)"
-    " INSERT INTO bodies (letter, content, failure) SELECT number, content, failure FROM input"
-)
-
-
-async def add(
-    db: Session, rows: Sequence[NewRow], after_stamp: int, now: int | None
-) -> tuple[list[bool], int]:
-    """Which letters are new (S2, S4, S5), and the last stamp that was given out."""
-    last = after_stamp
-    answers: list[bool] = []
-    for some in _portions(rows):
-        fresh, last = await _add_some(db, some, last, now)
-        answers += fresh
-    return answers, last
-
-
-def _portions(rows: Sequence[NewRow]) -> Iterable[Sequence[NewRow]]:
-    """Few enough bytes for one statement each; a single letter may be larger."""
-    start, size = 0, 0
-    for number, (_, content, failure) in enumerate(rows):
-        size += len(content) + len(failure)
-        if size > _BYTES_AT_ONCE and number > start:
-            yield rows[start:number]
-            start, size = number, len(content) + len(failure)
-    yield rows[start:]
-
-
-async def _add_some(
-    db: Session, rows: Sequence[NewRow], last: int, now: int | None
-) -> tuple[list[bool], int]:
-    firsts: dict[str, tuple[int, NewRow]] = {}
-    for place, row in enumerate(rows):
-        firsts.setdefault(row[0][ID], (place, row))
-    columns = dict(zip(OWN, zip(*(row[0] for _, row in firsts.values()), strict=True), strict=True))
-    places = [place for place, _ in firsts.values()]
-    found = await db.fetch(_ADD_LETTERS, now, last + 1, places, *(columns[name] for name in _OF_LETTERS))
-    stamp, at = found[0]["stamp"], found[0]["at"]
-    new = [(row["number"], row["created_at"], firsts[row["id"]]) for row in found if row["id"] is not None]
-    if new:
-        own = dict(zip(OWN, zip(*(row[0] for _, _, (_, row) in new), strict=True), strict=True))
-        await db.execute(
-            _ADD_REST,
-            at,
-            [number for number, _, _ in new],
-            [created_at for _, created_at, _ in new],
-            *(own[name] for name in _OF_STATES),
-            [content for _, _, (_, (_, content, _)) in new],
-            [failure for _, _, (_, (_, _, failure)) in new],
-        )
-        await _write_tags(db, [(number, row[0][TAGS]) for number, _, (_, row) in new if row[0][TAGS]])
-    added = {place for _, _, (place, _) in new}
-    return [place in added for place in range(len(rows))], stamp + len(rows) - 1
-
-
-async def _write_tags(db: Session, tagged: Sequence[tuple[int, str | None]]) -> None:
-    pairs = [(tag, number) for number, column in tagged for tag in read_tags(column)]
-    if pairs:
-        await db.execute(
-            "INSERT INTO tags (tag, letter) SELECT * FROM unnest($1::text[], $2::bigint[])",
-            *map(list, zip(*pairs, strict=True)),
-        )
 
 
 # --- claiming --------------------------------------------------------------------------------------------
 
 _HOLD: Final = (
     f"UPDATE states SET state = '{State.PROCESSING}', ready = NULL, fence = fence + 1, locked_by = $2,"
-    f" locked_at = {_NOW}, lease_until = {_NOW} + $3::bigint, updated_at = {_NOW}"
+    f" locked_at = {NOW}, lease_until = {NOW} + $3::bigint, updated_at = {NOW}"
 )
 _HELD: Final = ", ".join(["states.number", *(f'states."{name}"' for name in HEAD if name in STATES)])
 
@@ -172,8 +68,8 @@ def claim_statement(limit: int) -> str:
     claim finds it in its place.
     """
     return (
-        f"{_MOMENT}, fallen_due AS MATERIALIZED (SELECT number, priority, age FROM states"
-        f" WHERE NOT ready AND next_retry_at <= {_NOW} ORDER BY next_retry_at LIMIT {_LET_IN}"
+        f"{MOMENT}, fallen_due AS MATERIALIZED (SELECT number, priority, age FROM states"
+        f" WHERE NOT ready AND next_retry_at <= {NOW} ORDER BY next_retry_at LIMIT {_LET_IN}"
         " FOR UPDATE SKIP LOCKED),"
         " due AS MATERIALIZED (SELECT number, priority, age FROM states WHERE ready"
         f" ORDER BY priority DESC, age LIMIT {limit} FOR UPDATE SKIP LOCKED),"
@@ -183,7 +79,7 @@ def claim_statement(limit: int) -> str:
         " AND fallen_due.number NOT IN (SELECT number FROM picked)),"
         f" held AS ({_HOLD} FROM picked WHERE states.number = picked.number RETURNING {_HELD}),"
         f" heads AS MATERIALIZED (SELECT {COLUMNS} FROM held JOIN letters USING (number)),"
-        f" lines AS ({_JOURNAL} SELECT {_NOW}, $2, id, '{Step.CLAIM}', '{State.PENDING}', '{State.PROCESSING}', ''"
+        f" lines AS ({JOURNAL} SELECT {NOW}, $2, id, '{Step.CLAIM}', '{State.PENDING}', '{State.PROCESSING}', ''"
         " FROM heads ORDER BY priority DESC, created_at)"
         " SELECT * FROM heads ORDER BY priority DESC, created_at, id"
     )
@@ -197,12 +93,12 @@ async def claim(db: Session, worker: str, limit: int, lease: timedelta, now: int
 
 
 _TAKE: Final = (
-    f"{_MOMENT}, chosen AS MATERIALIZED (SELECT states.number, state AS before, place"
+    f"{MOMENT}, chosen AS MATERIALIZED (SELECT states.number, state AS before, place"
     " FROM unnest($4::text[]) WITH ORDINALITY AS input (id, place) JOIN letters USING (id) JOIN states USING (number)"
     f" WHERE state IN ({_TAKEN_FROM}) ORDER BY states.number FOR UPDATE OF states),"
     f" held AS ({_HOLD} FROM chosen WHERE states.number = chosen.number RETURNING {_HELD}, before, place),"
     f" heads AS MATERIALIZED (SELECT {COLUMNS}, before, place FROM held JOIN letters USING (number)),"
-    f" lines AS ({_JOURNAL} SELECT {_NOW}, $2, id, CASE before {_TAKEN_BY} END,"
+    f" lines AS ({JOURNAL} SELECT {NOW}, $2, id, CASE before {_TAKEN_BY} END,"
     f" before, '{State.PROCESSING}', '' FROM heads ORDER BY place)"
     f" SELECT {COLUMNS} FROM heads ORDER BY place"
 )
@@ -220,15 +116,15 @@ async def take(
 # Letters for which these holds are still good (S15), locked.
 _HOLDS_GOOD: Final = (
     " JOIN letters USING (id) JOIN states USING (number, fence)"
-    f" WHERE lease_until > {_NOW} ORDER BY number FOR UPDATE OF states)"
+    f" WHERE lease_until > {NOW} ORDER BY number FOR UPDATE OF states)"
 )
 _EXTEND: Final = (
-    f"{_MOMENT}, held AS MATERIALIZED (SELECT number, id, fence, locked_by, sent_at, place"
+    f"{MOMENT}, held AS MATERIALIZED (SELECT number, id, fence, locked_by, sent_at, place"
     " FROM unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS input (id, fence, place)"
-    f"{_HOLDS_GOOD}, moved AS (UPDATE states SET lease_until = {_NOW} + $4::bigint, updated_at = {_NOW},"
-    f" sent_at = CASE WHEN $5::boolean THEN coalesce(states.sent_at, {_NOW}) ELSE states.sent_at END"
+    f"{_HOLDS_GOOD}, moved AS (UPDATE states SET lease_until = {NOW} + $4::bigint, updated_at = {NOW},"
+    f" sent_at = CASE WHEN $5::boolean THEN coalesce(states.sent_at, {NOW}) ELSE states.sent_at END"
     " FROM held WHERE states.number = held.number),"
-    f" lines AS ({_JOURNAL} SELECT {_NOW}, locked_by, id, 'sent', '{State.PROCESSING}', '{State.PROCESSING}', ''"
+    f" lines AS ({JOURNAL} SELECT {NOW}, locked_by, id, 'sent', '{State.PROCESSING}', '{State.PROCESSING}', ''"
     " FROM held WHERE $5::boolean AND sent_at IS NULL ORDER BY place)"
     " SELECT id, fence FROM held"
 )
@@ -263,25 +159,25 @@ _SAID: Final = {
 _OF_INPUT: Final = ", ".join(f'input."{name}"' for name in _SAID)
 _FREE: Final = "locked_by = NULL, locked_at = NULL, lease_until = NULL, sent_at = NULL"
 _SETTLE: Final = (
-    f"{_MOMENT}, held AS MATERIALIZED (SELECT number, locked_by, locked_at, dlq_retry_count, place,"
+    f"{MOMENT}, held AS MATERIALIZED (SELECT number, locked_by, locked_at, dlq_retry_count, place,"
     f" {_OF_INPUT}"
-    f" FROM {_unnest([f'{kind}[]' for kind in _SAID.values()], 2)} WITH ORDINALITY"
-    f" AS input ({_names(_SAID)}, place){_HOLDS_GOOD},"
+    f" FROM {unnest([f'{kind}[]' for kind in _SAID.values()], 2)} WITH ORDINALITY"
+    f" AS input ({names(_SAID)}, place){_HOLDS_GOOD},"
     " settled AS (UPDATE states SET state = held.state,"
     " presumed = coalesce(held.presumed, states.presumed), strategy = coalesce(held.strategy, states.strategy),"
     " next_retry_at = coalesce(held.next_retry_at, states.next_retry_at),"
     f" ready = CASE held.state WHEN '{State.PENDING}'"
-    f" THEN coalesce(held.next_retry_at, states.next_retry_at) <= {_NOW} END,"
-    f" dlq_retry_count = states.dlq_retry_count + (held.result IS NOT NULL)::int, updated_at = {_NOW}, {_FREE}"
+    f" THEN coalesce(held.next_retry_at, states.next_retry_at) <= {NOW} END,"
+    f" dlq_retry_count = states.dlq_retry_count + (held.result IS NOT NULL)::int, updated_at = {NOW}, {_FREE}"
     " FROM held WHERE states.number = held.number),"
     " told AS (UPDATE letters SET error_type = held.error_type, error_text = held.error_text, kind = held.kind,"
     ' "group" = held."group", last_failed_at = held.last_failed_at'
     " FROM held WHERE letters.number = held.number AND held.failure IS NOT NULL),"
     " shown AS (UPDATE bodies SET failure = held.failure FROM held"
     " WHERE letter = held.number AND held.failure IS NOT NULL),"
-    f" tried AS (INSERT INTO attempts SELECT number, dlq_retry_count + 1, locked_at, {_NOW}, locked_by, strategy,"
+    f" tried AS (INSERT INTO attempts SELECT number, dlq_retry_count + 1, locked_at, {NOW}, locked_by, strategy,"
     " result, fence, detail FROM held WHERE result IS NOT NULL),"
-    f" lines AS ({_JOURNAL} SELECT {_NOW}, locked_by, id, action, '{State.PROCESSING}', state, detail"
+    f" lines AS ({JOURNAL} SELECT {NOW}, locked_by, id, action, '{State.PROCESSING}', state, detail"
     " FROM held ORDER BY place)"
     " SELECT place FROM held"
 )
@@ -330,22 +226,22 @@ def _rescue_statement(limit: int) -> str:
         after(State.PROCESSING, step) for step in (Step.RESOLVE, Step.RETRY, Step.EXHAUST)
     )
     return (
-        f"{_MOMENT}, ended AS MATERIALIZED (SELECT number, id, locked_by, locked_at, lease_until, dlq_retry_count,"
+        f"{MOMENT}, ended AS MATERIALIZED (SELECT number, id, locked_by, locked_at, lease_until, dlq_retry_count,"
         " strategy, fence, sent_at IS NOT NULL AS sent, dlq_retry_count + 1 < $3::bigint AS below"
-        f" FROM states JOIN letters USING (number) WHERE lease_until <= {_NOW} ORDER BY lease_until, id"
+        f" FROM states JOIN letters USING (number) WHERE lease_until <= {NOW} ORDER BY lease_until, id"
         f" LIMIT {limit} FOR UPDATE OF states SKIP LOCKED),"
         " judged AS MATERIALIZED (SELECT *,"
         f" CASE WHEN sent THEN '{presumed}' WHEN below THEN '{again}' ELSE '{given_up}' END AS after,"
         f" CASE WHEN sent THEN '{Step.RESOLVE}' WHEN below THEN '{Step.RETRY}' ELSE '{Step.EXHAUST}' END AS step,"
         " CASE WHEN sent THEN 'presumed' ELSE 'crashed' END AS result,"
-        f" CASE WHEN below AND NOT sent THEN {_NOW} + $2::bigint END AS due FROM ended),"
+        f" CASE WHEN below AND NOT sent THEN {NOW} + $2::bigint END AS due FROM ended),"
         " freed AS (UPDATE states SET state = after, presumed = sent,"
         " next_retry_at = coalesce(due, next_retry_at),"
-        f" ready = due <= {_NOW}, dlq_retry_count = states.dlq_retry_count + 1, updated_at = {_NOW}, {_FREE}"
+        f" ready = due <= {NOW}, dlq_retry_count = states.dlq_retry_count + 1, updated_at = {NOW}, {_FREE}"
         " FROM judged WHERE states.number = judged.number),"
-        f" tried AS (INSERT INTO attempts SELECT number, dlq_retry_count + 1, locked_at, {_NOW}, locked_by, strategy,"
+        f" tried AS (INSERT INTO attempts SELECT number, dlq_retry_count + 1, locked_at, {NOW}, locked_by, strategy,"
         " result, fence, 'the lease ended' FROM judged),"
-        f" lines AS ({_JOURNAL} SELECT {_NOW}, 'rescuer', id, step, '{State.PROCESSING}', after, result"
+        f" lines AS ({JOURNAL} SELECT {NOW}, 'rescuer', id, step, '{State.PROCESSING}', after, result"
         " FROM judged ORDER BY lease_until, id)"
         " SELECT id, locked_by, after FROM judged ORDER BY lease_until, id"
     )
@@ -363,7 +259,7 @@ async def rescue(
 # --- changing --------------------------------------------------------------------------------------------
 
 _LOCK: Final = (
-    f"{_MOMENT} SELECT id, number, state, at FROM letters JOIN states USING (number), moment"
+    f"{MOMENT} SELECT id, number, state, at FROM letters JOIN states USING (number), moment"
     " WHERE id = ANY($2::text[]) ORDER BY number FOR UPDATE OF states"
 )
 
@@ -387,7 +283,7 @@ async def apply(db: Session, change: Change, ids: Sequence[str], by: str, now: i
     else:
         await _change(db, change, letters, afters, by, at)
     await db.execute(
-        f"{_JOURNAL} SELECT $1::bigint, $2, id, $3, before, after, $4"
+        f"{JOURNAL} SELECT $1::bigint, $2, id, $3, before, after, $4"
         " FROM unnest($5::text[], $6::text[], $7::text[]) WITH ORDINALITY AS input (id, before, after, place)"
         " ORDER BY place",
         at, by, action_of(change), describe(change), list(wanted), befores, afters,
@@ -430,7 +326,7 @@ async def _change(
                 numbers,
                 tags,
             )
-            await _write_tags(db, list(zip(numbers, tags, strict=True)))
+            await write_tags(db, list(zip(numbers, tags, strict=True)))
         case _:
             pass
 
