@@ -84,6 +84,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from redrive.errors import LetterNotFoundError
 from redrive.letters import DeadLetter, Hold, LetterHead, State
 from redrive.stores.changes import Change, Settlement
 from redrive.stores.operations import Group, Item, Operation, OperationState
@@ -122,6 +123,11 @@ class JournalLine(msgspec.Struct, frozen=True, kw_only=True):
     before: State
     after: State | None
     detail: str = ""
+
+
+def unknown_letter(letter_id: str) -> LetterNotFoundError:
+    """There is no such letter (S22, S28)."""
+    return LetterNotFoundError(f"no letter has the id {letter_id!a}")
 
 
 class Store(Protocol):

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from redrive.clock import Clock, SystemClock
-from redrive.errors import LetterNotFoundError, StoreClosedError
+from redrive.errors import StoreClosedError
 from redrive.letters import Attempt, DeadLetter, Hold, LetterHead, Note, State, Step
 from redrive.letters.lifecycle import after
-from redrive.stores.base import JournalLine, Page, Rescued
+from redrive.stores.base import JournalLine, Page, Rescued, unknown_letter
 from redrive.stores.changes import (
     STEP_OF,
     STEP_OF_CHANGE,
@@ -320,7 +320,7 @@ class MemoryStore(Door):
         try:
             return self._letters[letter_id]
         except KeyError:
-            raise LetterNotFoundError(f"no letter has the id {letter_id!a}") from None
+            raise unknown_letter(letter_id) from None
 
     def _stamp(self) -> datetime:
         """The time, a microsecond later for each letter, so that age orders letters of one batch."""

@@ -10,10 +10,9 @@ from typing import Any, Final
 from redrive.errors import FormatError
 from redrive.letters import Attempt, DeadLetter, Note
 from redrive.letters.letter import storable
-from redrive.stores.base import JournalLine, Page
+from redrive.stores.base import JournalLine, Page, unknown_letter
 from redrive.stores.cold import check_sum
 from redrive.stores.postgres.search import COLUMNS, SEARCH
-from redrive.stores.postgres.work import unknown
 from redrive.stores.query import Position, Query, write_cursor
 from redrive.stores.rows import HEAD, attempt_of, head_of, letter_of, line_of, moment
 from redrive.stores.search import Statement
@@ -34,7 +33,7 @@ async def load(db: Any, ids: Sequence[str]) -> list[DeadLetter]:
         letters |= await _load_some(db, wanted[start : start + _AT_ONCE])
     for letter_id in ids:
         if letter_id not in letters:
-            raise unknown(letter_id)
+            raise unknown_letter(letter_id)
     return [letters[letter_id] for letter_id in ids]
 
 

@@ -13,11 +13,10 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any, Final
 
-from redrive.errors import LetterNotFoundError
 from redrive.letters import Hold, LetterHead, State, Step
 from redrive.letters.letter import storable
 from redrive.letters.lifecycle import after
-from redrive.stores.base import Rescued
+from redrive.stores.base import Rescued, unknown_letter
 from redrive.stores.changes import (
     STEP_OF,
     STEP_OF_CHANGE,
@@ -271,7 +270,7 @@ async def apply(db: Session, change: Change, ids: Sequence[str], by: str, now: i
     found = {row["id"]: row for row in await db.fetch(_LOCK, now, list(wanted))}
     for stored, letter_id in wanted.items():
         if stored not in found or stored != letter_id:
-            raise unknown(letter_id)
+            raise unknown_letter(letter_id)
     letters = [found[letter_id] for letter_id in wanted]
     befores = [State(letter["state"]) for letter in letters]
     afters = [after(before, step) if step is not None else before for before in befores]
@@ -343,8 +342,3 @@ async def _delete(db: Session, numbers: Sequence[int]) -> None:
 def _stored_ids(ids: Sequence[str]) -> list[str]:
     """Each once, without those that no letter can have."""
     return list(dict.fromkeys(letter_id for letter_id in ids if letter_id == storable(letter_id)))
-
-
-def unknown(letter_id: str) -> LetterNotFoundError:
-    """What is said when there is no such letter."""
-    return LetterNotFoundError(f"no letter has the id {letter_id!a}")

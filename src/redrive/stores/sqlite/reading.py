@@ -12,13 +12,12 @@ from typing import Final, TypeAlias
 from redrive.errors import FormatError
 from redrive.letters import Attempt, DeadLetter, Note
 from redrive.letters.letter import storable
-from redrive.stores.base import JournalLine, Page
+from redrive.stores.base import JournalLine, Page, unknown_letter
 from redrive.stores.cold import check_sum
 from redrive.stores.query import Position, Query, write_cursor
 from redrive.stores.rows import attempt_of, head_of, letter_of, line_of, moment
 from redrive.stores.sqlite.rows import COLUMNS
 from redrive.stores.sqlite.search import SEARCH
-from redrive.stores.sqlite.work import unknown
 
 Connection: TypeAlias = sqlite3.Connection
 _BEFORE_ALL: Final = -(2**63)  # a stamp that no letter has
@@ -45,7 +44,7 @@ def load(db: Connection, ids: Sequence[str]) -> list[DeadLetter]:
             letters |= _load_some(db, wanted[start : start + _AT_ONCE])
     for letter_id, stored in zip(ids, asked, strict=True):
         if stored not in letters:
-            raise unknown(letter_id)
+            raise unknown_letter(letter_id)
     return [letters[letter_id] for letter_id in asked]
 
 

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
-from redrive.errors import LetterNotFoundError
 from redrive.letters import Hold, LetterHead, State, Step
 from redrive.letters.letter import storable
 from redrive.letters.lifecycle import after
-from redrive.stores.base import Rescued
+from redrive.stores.base import Rescued, unknown_letter
 from redrive.stores.changes import (
     STEP_OF,
     STEP_OF_CHANGE,
@@ -341,7 +340,7 @@ def apply(db: Connection, change: Change, ids: Sequence[str], by: str, now: int)
     wanted = tuple(dict.fromkeys(ids))
     found = {row[0]: row[1:] for row in _of_ids(db, "id, state, created_at, tags", wanted)}
     if missing := [letter_id for letter_id in wanted if letter_id not in found]:
-        raise unknown(missing[0])
+        raise unknown_letter(missing[0])
     for letter_id in wanted:
         before, key, tags = State(found[letter_id][0]), *found[letter_id][1:]
         state = after(before, step) if step is not None else before
@@ -422,8 +421,3 @@ def _of_ids(db: Connection, columns: str, ids: Sequence[str]) -> Iterator[tuple[
         yield from db.execute(
             f"SELECT {columns} FROM letters WHERE id IN ({', '.join('?' * len(some))})", some
         )
-
-
-def unknown(letter_id: str) -> LetterNotFoundError:
-    """What is said when there is no such letter."""
-    return LetterNotFoundError(f"no letter has the id {letter_id!a}")
