@@ -14,6 +14,7 @@ from redrive.errors import (
     SettingsError,
     StoreClosedError,
 )
+from redrive.letters import Hold
 from redrive.stores.base import Store
 from redrive.stores.changes import (
     Exhaust,
@@ -51,7 +52,8 @@ class Failing(Ground):
         await store.close()
         verbs: list[Any] = [
             store.add([a_letter()]), store.load([]), store.page(), store.count(), store.tally("state"),
-            store.claim("w"), store.take([], "w"), store.extend([]), store.settle([]), store.journal(),
+            store.claim("w"), store.take([], "w"), store.extend([]), store.journal(),
+            store.settle([]), store.settle([Settlement(Hold(a_letter().id, 1), Resolve())]),
             store.rescue(retry_in=MINUTE), store.apply(Prioritise(1), [], by="ann"),
             store.begin(Operation(id="op-1", kind="replay", by="ann"), []), store.operation("op-1"),
             store.operations(), store.remaining("op-1", limit=1), store.items("op-1", limit=1),
