@@ -1,0 +1,47 @@
+"""What did the operator ask for?
+
+One TOML file and the environment, read once, checked whole, turned into frozen values: whoever holds a `Settings`
+holds something that can work.
+
+`values` are those frozen values and their defaults, `table` is every setting there is, `reading` reads one value, and
+`loading` reads them all.
+"""
+
+from redrive.settings.loading import FILE_NAME, load, load_table, read
+from redrive.settings.reading import Read
+from redrive.settings.table import SECTIONS, SOURCE, Setting
+from redrive.settings.values import (
+    BrokerSettings,
+    CollectSettings,
+    ConsumeSettings,
+    RecoverSettings,
+    RedactSettings,
+    RetentionSettings,
+    RetrySettings,
+    ServeSettings,
+    Settings,
+    SourceSettings,
+    StoreSettings,
+)
+
+__all__ = [
+    "FILE_NAME",
+    "SECTIONS",
+    "SOURCE",
+    "BrokerSettings",
+    "CollectSettings",
+    "ConsumeSettings",
+    "Read",
+    "RecoverSettings",
+    "RedactSettings",
+    "RetentionSettings",
+    "RetrySettings",
+    "ServeSettings",
+    "Setting",
+    "Settings",
+    "SourceSettings",
+    "StoreSettings",
+    "load",
+    "load_table",
+    "read",
+]

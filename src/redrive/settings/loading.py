@@ -1,0 +1,147 @@
+"""Where are the settings found, and is all of it known?
+
+The environment wins over the file: `REDRIVE_STORE_URL` is `url` in `[store]`. The rule: what is unknown, of the wrong
+type or out of range is refused with one line that says where it stands and what to write instead.
+
+Which settings there are it has from `table`; rules, conventions and strategies are read by those who know them.
+"""
+
+import tomllib
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from redrive.errors import SettingsError, use_instead
+from redrive.letters.convention import conventions_from_config
+from redrive.rules import rules_from_config, strategies_from_config
+from redrive.settings.reading import Read
+from redrive.settings.table import SECTIONS, SOURCE
+from redrive.settings.values import Settings, SourceSettings
+
+FILE_NAME: Final = "redrive.toml"
+_PREFIX: Final = "REDRIVE_"
+
+
+def load(path: Path | None = None, environ: Mapping[str, str] = MappingProxyType({})) -> Settings:
+    """The settings in the file and the environment. No path: `redrive.toml` here, or defaults if there is none."""
+    table = load_table(path)
+    try:
+        read(table)
+    except SettingsError as error:
+        raise SettingsError(f"{path or FILE_NAME}: {error}") from None
+    return read(table, environ)  # what is wrong now, is wrong with the environment
+
+
+def load_table(path: Path | None = None) -> dict[str, Any]:
+    """What the file says, as it stands there, checked for nothing but its form."""
+    if path is None:
+        path = Path(FILE_NAME)
+        if not path.exists():
+            return {}
+    try:
+        return _from_toml(path.read_text("utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise SettingsError(f"{path} is not UTF-8 text; write it as TOML") from None
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}") from None
+
+
+def _from_toml(text: str) -> dict[str, Any]:
+    """The table, or a ValueError; that is also what Python raises for a number of more than 4300 digits."""
+    table = tomllib.loads(text)
+    repr(table)  # in hexadecimal such a number is read; it could not be shown by whoever refuses it
+    return table
+
+
+def read(table: Mapping[str, Any], environ: Mapping[str, str] = MappingProxyType({})) -> Settings:
+    """The settings in a table, as TOML gives it, and in the environment."""
+    sections = {name: _section(name, value) for name, value in table.items()}
+    for section, name, value in _from_environment(environ):
+        sections.setdefault(section, {})[name] = value
+    fields: dict[str, Any] = {}
+    for section, values in sections.items():
+        if section in _OTHERS:
+            fields[section] = _OTHERS[section](values)
+        else:
+            kind, known = SECTIONS[section]
+            fields[section] = kind(**{n: _one(f"{section}.{n}", known[n].read, v) for n, v in values.items()})
+    return Settings(**fields)
+
+
+def _section(name: str, value: Any) -> Any:
+    _check_known(f"unknown section [{name}]", name, (*SECTIONS, *_OTHERS))
+    if name in _OTHERS:
+        return value
+    if not isinstance(value, dict):
+        raise SettingsError(f"'{name}' is a section: write [{name}] on a line of its own")
+    for key in value:
+        _check_known(f"unknown setting '{key}' in [{name}]", key, SECTIONS[name][1])
+    return dict(value)
+
+
+def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, str, Any]]:
+    """(section, name, value) of each variable that names a setting."""
+    found: list[tuple[str, str, Any]] = []
+    for variable, text in sorted(environ.items()):
+        section, _, name = variable.removeprefix(_PREFIX).lower().partition("_")
+        if not variable.startswith(_PREFIX) or section not in SECTIONS:
+            continue
+        _check_known(
+            f"unknown variable {variable}: [{section}] has no such setting", name, SECTIONS[section][1]
+        )
+        found.append((section, name, _from_text(text)))
+    return found
+
+
+def _from_text(text: str) -> Any:
+    """A variable as TOML would read it; what TOML cannot read is plain text."""
+    try:
+        return _from_toml(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        return text
+
+
+def _sources(tables: Any) -> tuple[SourceSettings, ...]:
+    if not isinstance(tables, list):
+        raise SettingsError("sources: write a list, one [[sources]] table for each source")
+    sources: list[SourceSettings] = []
+    for number, table in enumerate(tables, start=1):
+        if not isinstance(table, dict):
+            raise SettingsError(f"source {number}: write it as a table with a name")
+        if "name" not in table:
+            raise SettingsError(f"source {number}: needs a 'name', the queue or topic")
+        for key in table:
+            _check_known(f"unknown setting '{key}' of source {number}", key, SOURCE)
+        values = {
+            key: _one(f"source {number}: {key}", SOURCE[key].read, value) for key, value in table.items()
+        }
+        sources.append(SourceSettings(**values))
+        if [source.name for source in sources].count(values["name"]) > 1:
+            raise SettingsError(f"source {number}: '{values['name']}' is named twice; write one table for it")
+    return tuple(sources)
+
+
+def _one(where: str, read_value: Read, value: Any) -> Any:
+    try:
+        return read_value(value)
+    except SettingsError as error:
+        raise SettingsError(f"{where} = {value!r:.60}: {error}") from None
+
+
+def _check_known(message: str, word: str, known: Collection[str]) -> None:
+    if word not in known:
+        raise SettingsError(message + use_instead(word, known))
+
+
+# Sections that are no tables of settings.
+_OTHERS: Final[Mapping[str, Callable[[Any], Any]]] = MappingProxyType(
+    {
+        "rules": rules_from_config,
+        "sources": _sources,
+        "conventions": conventions_from_config,
+        "strategies": strategies_from_config,
+    }
+)

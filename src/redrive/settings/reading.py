@@ -1,0 +1,101 @@
+"""What does one value say, and is it one that can be used?
+
+A reader takes a value as TOML gives it and returns what it means. The rule: what is of the wrong type or out of range
+is a `SettingsError` that says what is wanted. Where the value stands, whoever calls adds.
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+from redrive.errors import SettingsError, did_you_mean
+from redrive.rules import format_duration, parse_duration
+
+Read: TypeAlias = Callable[[Any], Any]
+
+
+def text(value: Any) -> str:
+    """Text that is not empty."""
+    if not isinstance(value, str) or not value.strip():
+        raise SettingsError("wants text that is not empty")
+    return value
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    """A list of them."""
+    if not isinstance(value, list) or not all(isinstance(item, str) and item.strip() for item in value):
+        raise SettingsError("wants a list of texts, none of them empty")
+    return tuple(value)
+
+
+def table_of_texts(value: Any) -> dict[str, str]:
+    """Texts by names of the operator's own."""
+    if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
+        raise SettingsError("wants a table of texts")
+    return value
+
+
+def whole(least: int, most: int) -> Read:
+    """A whole number between these two."""
+
+    def read(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise SettingsError(f"wants a whole number between {least} and {most}")
+        return value
+
+    return read
+
+
+def yes_or_no(value: Any) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise SettingsError("wants true or false")
+    return value
+
+
+def one_of(*words: str) -> Read:
+    """One of these words."""
+
+    def read(value: Any) -> str:
+        if value not in words:
+            raise SettingsError(f"wants one of {', '.join(words)}{did_you_mean(value, words)}")
+        return str(value)
+
+    return read
+
+
+def hours(value: Any) -> tuple[int, ...]:
+    """Hours of a day."""
+    if not isinstance(value, list) or not value:
+        raise SettingsError("wants a list of hours such as [2, 3, 4]")
+    return tuple(whole(0, 23)(hour) for hour in value)
+
+
+def share(value: Any) -> float:
+    """A part of one, never nothing."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise SettingsError("wants a share between 0 and 1, such as 0.8")
+    return float(value)
+
+
+def duration(least: timedelta, most: timedelta) -> Read:
+    """A time between these two, written with its unit."""
+
+    def read(value: Any) -> timedelta:
+        if not isinstance(value, str):
+            raise SettingsError('wants a duration with its unit, such as "30s" or "5m"')
+        duration = parse_duration(value)
+        if not least <= duration <= most:
+            raise SettingsError(
+                f"wants a duration between {format_duration(least)} and {format_duration(most)}"
+            )
+        return duration
+
+    return read
+
+
+def durations(value: Any) -> tuple[timedelta, ...]:
+    """A list of times, one at least."""
+    if not isinstance(value, list) or not value:
+        raise SettingsError('wants a list of durations such as ["1m", "5m"]')
+    return tuple(duration(timedelta(0), timedelta(days=365))(item) for item in value)
