@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Final, Self
 from redrive.clock import Clock
 from redrive.errors import (
     FormatError,
-    PublishError,
-    RedriveError,
     SettingsError,
     SourceMissingError,
     TransportClosedError,
@@ -27,7 +25,6 @@ from redrive.transports.kafka import looking
 from redrive.transports.kafka.copies import Writer
 from redrive.transports.kafka.delivery import NAME
 from redrive.transports.kafka.headers import Outgoing, message_of, outgoing, pairs_of
-from redrive.transports.kafka.ledger import Tell
 from redrive.transports.kafka.names import retries_of, retry_topics
 from redrive.transports.kafka.publisher import Publisher
 from redrive.transports.kafka.receiver import KafkaReceiver
@@ -36,21 +33,16 @@ from redrive.transports.kafka.settling import Settler
 from redrive.transports.kafka.topics import Topics
 from redrive.transports.kafka.transactions import Transactions
 from redrive.transports.kafka.url import parse_url
+from redrive.transports.telling import Tell, to_log
+from redrive.transports.writing import written
 
 if TYPE_CHECKING:
     from redrive.transports.kafka.topology import Topology
 
-_LOG: Final = logging.getLogger("redrive.transports.kafka")
+_TO_LOG: Final = to_log(logging.getLogger("redrive.transports.kafka"))
 _LIBRDKAFKA: Final = logging.getLogger("redrive.transports.kafka.librdkafka")
 _LIBRDKAFKA.addHandler(logging.NullHandler())  # heard by who listens, not by whoever looks at a terminal
 _CLOSED: Final = "the transport was closed"
-
-
-def _log(what: str, error: BaseException | None) -> None:
-    if error is None:
-        _LOG.info("%s", what)
-    else:
-        _LOG.warning("%s: %s", what, error)
 
 
 class KafkaTransport:
@@ -58,7 +50,7 @@ class KafkaTransport:
 
     name: str = NAME
 
-    def __init__(self, url: str, clock: Clock, *, on_event: Tell = _log) -> None:
+    def __init__(self, url: str, clock: Clock, *, on_event: Tell = _TO_LOG) -> None:
         self._url = parse_url(url)
         self.capabilities = Capabilities(partitions=True, delivery_count=self._url.counts)
         self._clock = clock
@@ -127,17 +119,8 @@ class KafkaTransport:
     async def publish(self, publications: Sequence[Publication]) -> Outcomes:
         """Send, and return when all replicas in sync have them."""
         _, publisher = self._opened()
-        outcomes: list[RedriveError | None] = [None] * len(publications)
-        places: list[int] = []
-        records: list[Outgoing] = []
-        for place, publication in enumerate(publications):
-            try:
-                records.append(_outgoing(publication))
-            except FormatError as error:
-                outcomes[place] = PublishError(str(error))
-            else:
-                places.append(place)
-        for place, outcome in zip(places, await publisher.publish(records), strict=True):
+        going, outcomes = written(publications, _outgoing)
+        for place, outcome in zip(going, await publisher.publish(list(going.values())), strict=True):
             outcomes[place] = outcome
         return outcomes
 

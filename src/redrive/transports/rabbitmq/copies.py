@@ -21,7 +21,7 @@ from redrive.transports.base import Source
 from redrive.transports.rabbitmq.delivery import RabbitDelivery
 from redrive.transports.rabbitmq.envelope import DELIVERIES, NOT_BEFORE, Unsealed, seal, seal_with
 from redrive.transports.rabbitmq.message import to_properties
-from redrive.transports.rabbitmq.names import STEPS, delay_queue
+from redrive.transports.rabbitmq.names import delay_queue, step_for
 from redrive.transports.rabbitmq.publisher import Outgoing
 
 MILLISECOND: Final = timedelta(milliseconds=1)
@@ -37,15 +37,6 @@ _KEPT_LONGEST: Final = (
 def milliseconds(at: datetime) -> int:
     """Since 1970, rounded up: a message never comes early for a fraction."""
     return -((EPOCH - at) // MILLISECOND)
-
-
-def step_for(wait: timedelta) -> timedelta:
-    """The delay queue to wait in: the longest that is not too long; the shortest where all are.
-
-    What is left of a wait is a little less than a step as a rule, for the time it took on the way: one that is too
-    long by a fiftieth is better than a dozen shorter ones.
-    """
-    return max((step for step in STEPS if step <= wait * 1.02 + 200 * MILLISECOND), default=STEPS[0])
 
 
 def copy_of(

@@ -11,16 +11,15 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from random import Random
-from typing import Final, TypeAlias
+from typing import Final
 
 from redrive.clock import Clock
 from redrive.errors import RedriveError, TransportClosedError, TransportError
 from redrive.rules.backoff import Exponential
 from redrive.transports.rabbitmq.link import Link, connect
 from redrive.transports.rabbitmq.url import BrokerUrl
+from redrive.transports.telling import Tell
 
-# What the owner is told: in words, and the error behind it, if there is one.
-Tell: TypeAlias = Callable[[str, BaseException | None], None]
 WAITS: Final = Exponential(
     first=timedelta(milliseconds=100), factor=2.0, cap=timedelta(seconds=10), jitter=0.25
 )

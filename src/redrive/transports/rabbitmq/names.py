@@ -22,8 +22,19 @@ STEPS: Final[tuple[timedelta, ...]] = (
     timedelta(hours=6),
     timedelta(days=1),
 )
+# A wait that is this much too short for a step is waited for in it all the same.
+_NEARLY: Final = timedelta(milliseconds=200)
 
 
 def delay_queue(source: str, step: timedelta) -> str:
     """The queue in which messages of `source` wait for `step`: `orders.delay.5m`."""
     return f"{source}.delay.{format_duration(step)}"
+
+
+def step_for(wait: timedelta) -> timedelta:
+    """The step to wait for: the longest that is not too long; the shortest where all are.
+
+    What is left of a wait is a little less than a step as a rule, for the time it took on the way: one that is too
+    long by a fiftieth is better than a dozen shorter ones.
+    """
+    return max((step for step in STEPS if step <= wait * 1.02 + _NEARLY), default=STEPS[0])

@@ -26,11 +26,12 @@ from redrive.letters.letter import EPOCH
 from redrive.transports.base import Death, Delivery, Outcomes, Release, Source
 from redrive.transports.rabbitmq.copies import MILLISECOND
 from redrive.transports.rabbitmq.delivery import RabbitDelivery
-from redrive.transports.rabbitmq.lifeline import WAITS, Lifeline, Tell
+from redrive.transports.rabbitmq.lifeline import WAITS, Lifeline
 from redrive.transports.rabbitmq.peeks import Peeks
 from redrive.transports.rabbitmq.publisher import Publisher
 from redrive.transports.rabbitmq.settling import Settler
 from redrive.transports.rabbitmq.subscription import Subscription
+from redrive.transports.telling import Tell
 
 # A message that is this early is kept here: a delay queue would make it late.
 _ALMOST: Final = timedelta(milliseconds=300)

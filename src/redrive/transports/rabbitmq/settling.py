@@ -17,10 +17,11 @@ from redrive.errors import BrokerUnreachableError, PublishError, RedriveError, T
 from redrive.transports.base import Death, Outcomes, Release, Source
 from redrive.transports.rabbitmq.copies import copy_of, dead_letter_of, milliseconds
 from redrive.transports.rabbitmq.delivery import RabbitDelivery
-from redrive.transports.rabbitmq.lifeline import Lifeline, Tell
+from redrive.transports.rabbitmq.lifeline import Lifeline
 from redrive.transports.rabbitmq.publisher import Outgoing, Publisher, UnroutableError
 from redrive.transports.rabbitmq.subscription import Subscription
 from redrive.transports.rabbitmq.topology import wanted
+from redrive.transports.telling import Tell
 
 _NOTHING: Final = timedelta(0)
 _TOO_LATE: Final = "the connection it came by was lost; it will be delivered again"

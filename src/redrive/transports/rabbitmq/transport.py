@@ -10,14 +10,13 @@ import asyncio
 import logging
 from collections.abc import Collection, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Final, Self
 
 from redrive.clock import Clock
 from redrive.errors import (
     BrokerUnreachableError,
     FormatError,
-    PublishError,
-    RedriveError,
     TransportClosedError,
 )
 from redrive.letters import Message
@@ -26,23 +25,18 @@ from redrive.transports.base import Capabilities, Outcomes, Publication, Source
 from redrive.transports.rabbitmq import looking
 from redrive.transports.rabbitmq.delivery import NAME
 from redrive.transports.rabbitmq.envelope import seal_publication
-from redrive.transports.rabbitmq.lifeline import Lifeline, Tell
+from redrive.transports.rabbitmq.lifeline import Lifeline
 from redrive.transports.rabbitmq.link import Link
 from redrive.transports.rabbitmq.message import to_properties
 from redrive.transports.rabbitmq.peeks import Peeks
 from redrive.transports.rabbitmq.publisher import Outgoing, Publisher
 from redrive.transports.rabbitmq.receiver import RabbitReceiver
 from redrive.transports.rabbitmq.url import parse_url
+from redrive.transports.telling import Tell, to_log
+from redrive.transports.writing import written
 
-_LOG: Final = logging.getLogger("redrive.transports.rabbitmq")
+_TO_LOG: Final = to_log(logging.getLogger("redrive.transports.rabbitmq"))
 _CLOSED: Final = "the transport was closed"
-
-
-def _log(what: str, error: BaseException | None) -> None:
-    if error is None:
-        _LOG.info("%s", what)
-    else:
-        _LOG.warning("%s: %s", what, error)
 
 
 class RabbitTransport:
@@ -57,7 +51,7 @@ class RabbitTransport:
         clock: Clock,
         *,
         publish_timeout: timedelta = timedelta(seconds=30),
-        on_event: Tell = _log,
+        on_event: Tell = _TO_LOG,
     ) -> None:
         self._url = parse_url(url)
         self._clock = clock
@@ -123,17 +117,8 @@ class RabbitTransport:
     async def publish(self, publications: Sequence[Publication]) -> Outcomes:
         """Send, and return when the broker has made them durable."""
         _, publisher = self._opened()
-        outcomes: list[RedriveError | None] = [None] * len(publications)
-        places: list[int] = []
-        outgoing: list[Outgoing] = []
-        for place, publication in enumerate(publications):
-            try:
-                outgoing.append(_outgoing(publication, publisher.user))
-            except FormatError as error:
-                outcomes[place] = PublishError(str(error))
-            else:
-                places.append(place)
-        for place, outcome in zip(places, await publisher.publish(outgoing), strict=True):
+        going, outcomes = written(publications, partial(_outgoing, publisher.user))
+        for place, outcome in zip(going, await publisher.publish(list(going.values())), strict=True):
             outcomes[place] = outcome
         return outcomes
 
@@ -197,7 +182,7 @@ class RabbitTransport:
             ) from None
 
 
-def _outgoing(publication: Publication, user: str) -> Outgoing:
+def _outgoing(user: str, publication: Publication) -> Outgoing:
     message, target = publication.message, publication.target
     if message.body is None:
         raise FormatError("AMQP cannot carry a message without a body; send an empty one")

@@ -14,10 +14,10 @@ from redrive.letters import DeadLetter
 from redrive.letters.letter import EPOCH
 from redrive.testing.factories import a_failure
 from redrive.transports.base import Source
-from redrive.transports.rabbitmq.copies import copy_of, dead_letter_of, milliseconds, step_for
+from redrive.transports.rabbitmq.copies import copy_of, dead_letter_of, milliseconds
 from redrive.transports.rabbitmq.delivery import Header, RabbitDelivery
 from redrive.transports.rabbitmq.envelope import unseal
-from redrive.transports.rabbitmq.names import STEPS
+from redrive.transports.rabbitmq.names import STEPS, step_for
 
 NOON = datetime(2026, 2, 11, 12, 0, tzinfo=UTC)
 
