@@ -27,8 +27,8 @@ from redrive.stores import memory
 from redrive.stores.base import Rescued
 from redrive.stores.memory import MemoryStore
 from redrive.testing.simulation import simulate
-from redrive.testing.simulation.edges import FaultyReceiver
 from redrive.testing.simulation.faults import BURYING, Kind
+from redrive.testing.simulation.faulty_transport import FaultyReceiver
 from redrive.testing.simulation.virtual import StuckError, VirtualClock, VirtualLoop
 from redrive.transports import memory as in_memory, redriving
 from redrive.transports.base import Death, Outcomes

@@ -19,7 +19,7 @@ from redrive.letters.verdict import QUEUE
 from redrive.transports.base import Publication
 
 if TYPE_CHECKING:
-    from redrive.testing.simulation.edges import SimulatedStore
+    from redrive.testing.simulation.faulty_store import SimulatedStore
 
 _LEGAL: Final = frozenset((before, after) for (before, _), after in TABLE.items())
 _OPERATION: Final = "replay:"

@@ -35,8 +35,10 @@ from redrive.replay.run import Replay
 from redrive.rules import Classifier, Fixed, StrategyOptions
 from redrive.stores.operations import Operation, OperationState
 from redrive.stores.query import EVERYTHING, Condition, Op, Query
-from redrive.testing.simulation.edges import Edge, FaultyStore, FaultyTransport, SimulatedStore
+from redrive.testing.simulation.edges import Edge
 from redrive.testing.simulation.faults import Faults
+from redrive.testing.simulation.faulty_store import FaultyStore, SimulatedStore
+from redrive.testing.simulation.faulty_transport import FaultyTransport
 from redrive.testing.simulation.lives import Life, Process
 from redrive.testing.simulation.virtual import START, VirtualClock
 from redrive.testing.simulation.watch import Watch, short
