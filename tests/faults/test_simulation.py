@@ -30,8 +30,9 @@ from redrive.testing.simulation import simulate
 from redrive.testing.simulation.faults import BURYING, Kind
 from redrive.testing.simulation.faulty_transport import FaultyReceiver
 from redrive.testing.simulation.virtual import StuckError, VirtualClock, VirtualLoop
-from redrive.transports import memory as in_memory, redriving
+from redrive.transports import redriving
 from redrive.transports.base import Death, Outcomes
+from redrive.transports.memory import receiver as in_memory
 
 SEEDS: Final = int(os.environ.get("REDRIVE_SIMULATION_SEEDS", "20000"))
 SHARDS: Final = 40
