@@ -22,7 +22,8 @@ from typing import Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from redrive.amqp import methods as m
-from redrive.amqp.connection import Connection, Failed, MethodReceived
+from redrive.amqp.connection import Connection
+from redrive.amqp.events import Failed, MethodReceived
 from redrive.amqp.frames import ACK_HEAD, CONTENT, METHOD, Item, content_header
 from redrive.amqp.hot import ContentWriter, ack_frame, parse_ack, publish_payload, reject_frame
 from redrive.amqp.methods import Method, Role

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from redrive.amqp import methods as m
-from redrive.amqp.connection import Connection, MethodReceived
+from redrive.amqp.connection import Connection
 from redrive.amqp.content import Content
+from redrive.amqp.events import MethodReceived
 from redrive.amqp.methods import Role
 from redrive.amqp.sasl import EXTERNAL
 from tests.faults.blocking_client import PERSISTENT, Client

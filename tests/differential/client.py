@@ -22,9 +22,11 @@ from urllib.parse import unquote, urlsplit
 
 from redrive.amqp import methods as m
 from redrive.amqp.codec import encode
-from redrive.amqp.connection import Connection, Failed, HeartbeatReceived, Limits, MethodReceived
+from redrive.amqp.connection import Connection
 from redrive.amqp.content import Content
+from redrive.amqp.events import Failed, HeartbeatReceived, MethodReceived
 from redrive.amqp.frames import method_frame
+from redrive.amqp.limits import Limits
 from redrive.amqp.methods import Method, Role
 from redrive.amqp.properties import BasicProperties, encode_properties
 from redrive.amqp.sasl import Credentials, encode_response

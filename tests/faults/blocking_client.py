@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from redrive.amqp import methods as m
-from redrive.amqp.connection import Connection, Failed, MethodReceived
+from redrive.amqp.connection import Connection
 from redrive.amqp.content import Content
+from redrive.amqp.events import Failed, MethodReceived
 from redrive.amqp.methods import Role
 from redrive.amqp.properties import BasicProperties, encode_properties
 from redrive.amqp.sasl import PLAIN, Credentials, encode_response

@@ -16,9 +16,11 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from redrive.amqp import methods as m
-from redrive.amqp.connection import Connection, Failed, Limits, MethodReceived
+from redrive.amqp.connection import Connection
 from redrive.amqp.content import Content
 from redrive.amqp.errors import AmqpError, ReplyCode
+from redrive.amqp.events import Failed, MethodReceived
+from redrive.amqp.limits import Limits
 from redrive.amqp.methods import Method, Role
 from redrive.amqp.properties import BasicProperties, encode_properties
 from redrive.amqp.sasl import Credentials, encode_response

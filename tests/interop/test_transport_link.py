@@ -184,7 +184,8 @@ async def test_whoever_is_no_broker_is_found_out(
 
 async def test_a_broker_that_falls_silent_is_given_up() -> None:
     """The broker's part is played by a script here: a real one does not fall silent on request."""
-    from redrive.amqp.connection import Connection, HeaderReceived, MethodReceived
+    from redrive.amqp.connection import Connection
+    from redrive.amqp.events import HeaderReceived, MethodReceived
     from redrive.amqp.methods import Role
 
     async def log_in_and_be_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

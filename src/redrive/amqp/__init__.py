@@ -2,20 +2,12 @@
 
 From the wire up: `frames` splits octets into frames, `codec` turns method payloads into the classes of
 `methods`, `properties` and `table` read what messages carry, `content` puts messages together, `states` says
-which step follows which, and `connection` is all of it in one object. `hot` has the same for publish, deliver
-and ack when every microsecond counts. The room knows no sockets, no clocks, no queues.
+which step follows which, `limits` what the ends agree on, and `connection` is all of it in one object that gives
+`events`. `hot` has the same for publish, deliver and ack when every microsecond counts. The room knows no sockets, no
+clocks, no queues.
 """
 
-from redrive.amqp.connection import (
-    Connection,
-    Event,
-    Failed,
-    HeaderReceived,
-    HeaderRefused,
-    HeartbeatReceived,
-    Limits,
-    MethodReceived,
-)
+from redrive.amqp.connection import Connection
 from redrive.amqp.content import Content, ContentAssembler
 from redrive.amqp.errors import (
     AmqpError,
@@ -26,7 +18,16 @@ from redrive.amqp.errors import (
     SoftError,
     error_for,
 )
+from redrive.amqp.events import (
+    Event,
+    Failed,
+    HeaderReceived,
+    HeaderRefused,
+    HeartbeatReceived,
+    MethodReceived,
+)
 from redrive.amqp.frames import FrameSplitter
+from redrive.amqp.limits import Limits
 from redrive.amqp.methods import Method, Role
 from redrive.amqp.properties import BasicProperties, decode_properties, encode_properties
 from redrive.amqp.states import ChannelState, ConnectionState

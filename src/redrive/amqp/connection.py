@@ -13,22 +13,27 @@ before anything has changed. Nothing is answered by itself: on `ConnectionClose`
 
 `receive` is made of layers that can be used alone. A broker in a hurry reads `splitter.feed_batches` itself,
 takes publishes and acks on channels that are in `ready` by their raw payloads, and gives everything else to
-`handle`. The steps themselves stand in `states`. What is not known here: users, queues, messages.
+`handle`. The steps themselves stand in `states`, what the ends agree on in `limits`, what comes out in
+`events`. What is not known here: users, queues, messages.
 """
 
 import struct
-from typing import Final, TypeAlias
-
-from msgspec import Struct
+from typing import Final
 
 from redrive.amqp import methods as m
 from redrive.amqp.codec import decode, describe, encode
 from redrive.amqp.content import MAX_MESSAGE_SIZE, Content, ContentAssembler
 from redrive.amqp.errors import AmqpError, HardError, MisuseError, ReplyCode, SoftError, fit_reply_text
+from redrive.amqp.events import (
+    Event,
+    Failed,
+    HeaderReceived,
+    HeaderRefused,
+    HeartbeatReceived,
+    MethodReceived,
+)
 from redrive.amqp.frames import (
     BODY,
-    DEFAULT_FRAME_MAX,
-    FRAME_MIN_SIZE,
     FRAME_OVERHEAD,
     HEADER,
     HEARTBEAT,
@@ -41,6 +46,7 @@ from redrive.amqp.frames import (
     read_protocol_header,
 )
 from redrive.amqp.heartbeat import Heartbeats
+from redrive.amqp.limits import Limits, answer_to, check_answer
 from redrive.amqp.methods import Method, Role
 from redrive.amqp.states import (
     CARRIES,
@@ -57,51 +63,6 @@ HANDSHAKE_FRAME_MAX: Final = 8192
 CHANNEL_MAX: Final = 65535
 _CONNECTION: Final = 10
 _CHANNEL: Final = 20
-
-
-class Limits(Struct, frozen=True):
-    """What the two ends agree on; 0 is no limit, and no heartbeat."""
-
-    frame_max: int = DEFAULT_FRAME_MAX
-    channel_max: int = 2047
-    heartbeat: int = 60
-
-
-class HeaderReceived(Struct, frozen=True):
-    """A client has shown the right protocol header; the server is to send `ConnectionStart`."""
-
-
-class HeaderRefused(Struct, frozen=True):
-    """A client has shown something else; the server is to send `answer` and hang up."""
-
-    answer: bytes = PROTOCOL_HEADER
-
-
-class MethodReceived(Struct, frozen=True):
-    """A method has come, whole with its content if it has one."""
-
-    channel: int
-    method: Method
-    content: Content | None = None
-
-
-class HeartbeatReceived(Struct, frozen=True):
-    """The peer has nothing to say but is there."""
-
-
-class Failed(Struct, frozen=True):
-    """The peer has broken the protocol. Channel 0 is the connection; answer with `close_for`."""
-
-    channel: int
-    error: AmqpError
-
-
-Event: TypeAlias = HeaderReceived | HeaderRefused | MethodReceived | HeartbeatReceived | Failed
-
-
-def lower(ours: int, theirs: int) -> int:
-    """The lower of two limits, where 0 is none."""
-    return min(ours, theirs) if ours and theirs else ours or theirs
 
 
 class Connection:
@@ -235,7 +196,6 @@ class Connection:
         if isinstance(method, m.ConnectionTune):
             self._tuned = method
         elif isinstance(method, m.ConnectionTuneOk):
-            self._check_tune_ok(method)
             self._agree(method)
         elif isinstance(method, m.ConnectionClose):
             self._must_answer.add(0)
@@ -311,24 +271,9 @@ class Connection:
             text = f"{method.wire_name()} is not for a {_end(self.peer)} to send"
             raise HardError(ReplyCode.COMMAND_INVALID, text, method.spec.class_id, method.spec.method_id)
 
-    def _check_tune_ok(self, answer: m.ConnectionTuneOk) -> None:
-        """The client may lower what the server proposed, never raise it; and a frame must hold something."""
-        offer = self._tuned or m.ConnectionTune()
-        pairs = (
-            ("frame_max", offer.frame_max, answer.frame_max, FRAME_MIN_SIZE),
-            ("channel_max", offer.channel_max, answer.channel_max, 1),
-        )
-        ids = (answer.spec.class_id, answer.spec.method_id)
-        for name, most, value, least in pairs:
-            if value and value < least:
-                text = f"negotiated {name} = {value} is lower than the minimum allowed value ({least})"
-                raise HardError(ReplyCode.NOT_ALLOWED, text, *ids)
-            if most and (value == 0 or value > most):
-                shown = f"{value}" if value else "0 (no limit)"
-                text = f"negotiated {name} = {shown} is higher than the maximum allowed value ({most})"
-                raise HardError(ReplyCode.NOT_ALLOWED, text, *ids)
-
     def _agree(self, answer: m.ConnectionTuneOk) -> None:
+        """Hold to what the client has answered, or raise and leave everything as it is."""
+        check_answer(self._tuned or m.ConnectionTune(), answer)
         self.limits = Limits(answer.frame_max, answer.channel_max, answer.heartbeat)
         self.splitter.limit(answer.frame_max)
         self.heartbeats = Heartbeats(answer.heartbeat)
@@ -366,12 +311,7 @@ class Connection:
 
     def negotiate(self, tune: m.ConnectionTune, ours: Limits | None = None) -> m.ConnectionTuneOk:
         """The client's answer to what the server proposes: the lower of both."""
-        ours = ours if ours is not None else self.limits
-        return m.ConnectionTuneOk(
-            channel_max=lower(ours.channel_max, tune.channel_max),
-            frame_max=lower(ours.frame_max, tune.frame_max),
-            heartbeat=lower(ours.heartbeat, tune.heartbeat),
-        )
+        return answer_to(tune, ours if ours is not None else self.limits)
 
     def send(self, method: Method, channel: int = 0, content: Content | None = None) -> bytes:
         """The octets of a method, with its content if it has one. Raises before anything has changed."""
@@ -415,10 +355,9 @@ class Connection:
             self._tuned = method
         elif isinstance(method, m.ConnectionTuneOk):
             try:
-                self._check_tune_ok(method)
+                self._agree(method)
             except HardError as error:
                 raise MisuseError(error.text) from None
-            self._agree(method)
         elif isinstance(method, m.ConnectionCloseOk):
             self._must_answer.discard(0)
         self._move(step)

@@ -18,8 +18,8 @@ import msgspec
 
 from redrive._version import __version__
 from redrive.amqp import methods as m
-from redrive.amqp.connection import Limits
 from redrive.amqp.content import MAX_MESSAGE_SIZE
+from redrive.amqp.limits import Limits
 from redrive.amqp.sasl import Credentials
 from redrive.broker.arguments import Features
 from redrive.broker.channel import Channel

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from redrive.amqp.connection import Limits
 from redrive.amqp.content import MAX_MESSAGE_SIZE
+from redrive.amqp.limits import Limits
 from redrive.broker.arguments import Features
 from redrive.broker.core import Broker
 from redrive.broker.journal_keep import JournalKeep

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from redrive.amqp import methods as m
 from redrive.amqp.codec import encode
-from redrive.amqp.connection import (
-    Connection,
+from redrive.amqp.connection import Connection
+from redrive.amqp.errors import AmqpError, HardError, ReplyCode, SoftError
+from redrive.amqp.events import (
     Event,
     Failed,
     HeaderReceived,
@@ -19,7 +20,6 @@ from redrive.amqp.connection import (
     HeartbeatReceived,
     MethodReceived,
 )
-from redrive.amqp.errors import AmqpError, HardError, ReplyCode, SoftError
 from redrive.amqp.frames import ACKS, CONTENT, METHOD, PUBLISH_HEAD, content_header, expand, method_frame
 from redrive.amqp.hot import parse_publish, publish_payload
 from redrive.amqp.methods import Role

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from redrive.amqp.connection import Limits
+from redrive.amqp.limits import Limits
 from redrive.broker.arguments import Features
 from redrive.broker.run import BrokerOptions, Tls, run
 from redrive.broker.server import ServerOptions

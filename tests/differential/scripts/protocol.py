@@ -6,9 +6,9 @@ connection, and the record says which, with code and text.
 
 from redrive.amqp import methods as m
 from redrive.amqp.codec import encode
-from redrive.amqp.connection import Limits
 from redrive.amqp.content import Content
 from redrive.amqp.frames import BODY, HEADER, METHOD, content_header, method_frame
+from redrive.amqp.limits import Limits
 from redrive.amqp.properties import NO_PROPERTIES
 from redrive.amqp.sasl import Credentials, encode_response
 from tests.differential.client import CAPABILITIES, Scene, Wire

@@ -29,7 +29,6 @@ from redrive.amqp import (
     methods as m,
 )
 from redrive.amqp.codec import encode
-from redrive.amqp.connection import lower
 from redrive.amqp.frames import (
     CONTENT,
     HEARTBEAT_FRAME,
@@ -39,6 +38,7 @@ from redrive.amqp.frames import (
     expand,
     method_frame,
 )
+from redrive.amqp.limits import lower
 from redrive.amqp.sasl import Credentials, decode_response, encode_response
 
 PERSISTENT = encode_properties(BasicProperties(delivery_mode=2, message_id="m"))

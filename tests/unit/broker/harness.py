@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from redrive.amqp import methods as m
-from redrive.amqp.connection import Connection, Failed, HeaderRefused, MethodReceived
+from redrive.amqp.connection import Connection
 from redrive.amqp.content import Content
+from redrive.amqp.events import Failed, HeaderRefused, MethodReceived
 from redrive.amqp.methods import Role
 from redrive.amqp.properties import BasicProperties, encode_properties, read_headers
 from redrive.amqp.sasl import PLAIN, Credentials, encode_response

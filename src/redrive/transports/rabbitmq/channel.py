@@ -31,7 +31,7 @@ from redrive.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from redrive.amqp.connection import MethodReceived
+    from redrive.amqp.events import MethodReceived
     from redrive.transports.rabbitmq.link import Link
 
 M = TypeVar("M", bound=m.Method)

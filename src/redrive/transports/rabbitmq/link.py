@@ -16,9 +16,11 @@ from typing import Final, cast
 
 from redrive._version import __version__
 from redrive.amqp import methods as m
-from redrive.amqp.connection import Connection, Event, Failed, Limits, MethodReceived
+from redrive.amqp.connection import Connection
 from redrive.amqp.errors import AmqpError, ReplyCode
+from redrive.amqp.events import Event, Failed, MethodReceived
 from redrive.amqp.frames import ACKS, CONTENT, DELIVER_HEAD, HEARTBEAT, HEARTBEAT_FRAME, expand
+from redrive.amqp.limits import Limits
 from redrive.amqp.methods import Role
 from redrive.amqp.sasl import EXTERNAL, PLAIN, Credentials, encode_response
 from redrive.errors import (
