@@ -18,7 +18,7 @@ from redrive.consume.options import ConsumeOptions
 from redrive.consume.pipe import Pipe
 from redrive.consume.runner import Runner
 from redrive.errors import SettingsError
-from redrive.host import Host
+from redrive.host import Host, Load
 from redrive.letters.redact import Redactor
 from redrive.rules import Classifier
 from redrive.transports.base import Source, Transport
@@ -47,8 +47,12 @@ class Consumer:
         callbacks: Sequence[Callback] = (),
         ready: Callable[[], None] = lambda: None,
         verdicts: bool = True,
+        host: Callable[[], Load | None] | None = None,
     ) -> None:
-        """`ready` is called when every source is subscribed; `verdicts` are sent for redrives that were processed."""
+        """`ready` is called when every source is subscribed; `verdicts` are sent for redrives that were processed.
+
+        `host` tells how busy the machine is; None: it is measured.
+        """
         names = [subscription.source.name for subscription in subscriptions]
         if not names:
             raise SettingsError("there is nothing to consume: give the app a handler")
@@ -65,7 +69,7 @@ class Consumer:
         self._stop = asyncio.Event()
         self._ready = ready
         self._verdicts = verdicts
-        self._host = Host(clock)
+        self._host = host or Host(clock)
 
     def stop(self) -> None:
         """Come to an end in order; `run` returns then."""

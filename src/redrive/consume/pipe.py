@@ -22,7 +22,7 @@ from redrive.consume.context import Asked, Context, correlation_id_for
 from redrive.consume.decoding import Decode
 from redrive.consume.handler import Handler
 from redrive.consume.options import ConsumeOptions
-from redrive.host import Host
+from redrive.host import Load
 from redrive.letters import DeadLetter, Failure, Kind, SystemState
 from redrive.letters.redact import Redactor
 from redrive.rules import (
@@ -101,7 +101,7 @@ class Pipe:
         classifier: Classifier,
         redactor: Redactor,
         random: Random | None = None,
-        host: Host | None = None,
+        host: Callable[[], Load | None] | None = None,
     ) -> None:
         """With `host`, dead letters tell how busy the machine was."""
         self._handler = handler

@@ -21,6 +21,7 @@ from redrive.collect import Collector, VerdictCollector
 from redrive.collect.reading import Reader
 from redrive.consume import ConsumeOptions, Consumer, Context, Handler, Subscription
 from redrive.errors import RedriveError
+from redrive.host import Load
 from redrive.letters import Hold, Message, State
 from redrive.letters.redact import Redactor
 from redrive.letters.redrive import redrive_of
@@ -66,6 +67,7 @@ _READER: Final = Reader(Classifier(), Redactor(), STRATEGY)
 _NEEDS_A_PERSON: Final = Query((Condition("state", Op.IS, (str(State.MANUAL),)),))
 _MOST_RUNS: Final = 5  # of one replay, before the operator gives it up
 _A_WHILE: Final = timedelta(minutes=4)
+_CALM: Final = Load(cpu=0.5, memory=0.5)
 
 
 class Fate(StrEnum):
@@ -251,6 +253,7 @@ class World:
             clock=life.clock,
             classifier=Classifier(),
             redactor=Redactor(),
+            host=lambda: _CALM,  # the machine that simulates is no part of the world
         )
         await consumer.run()
 
