@@ -5,8 +5,10 @@ librdkafka gave it and decodes when it is asked. The rule: `message` and `origin
 he sent it; a record that waited in a retry topic tells of itself as if it had never been there.
 """
 
+from abc import ABCMeta
 from typing import Final
 
+import msgspec
 from confluent_kafka import Message as Record
 
 from redrive.letters import Message, Origin
@@ -30,20 +32,21 @@ class Place:
         self.broker = broker
 
 
-class KafkaDelivery(Delivery):
-    """One record handed to us."""
+class _Kind(msgspec.StructMeta, ABCMeta):
+    """Of deliveries that are structs, which are made in C."""
 
-    __slots__ = ("_message", "body", "delivery_count", "offset", "partition", "place", "record", "settled")
 
-    def __init__(self, record: Record, partition: Partition, place: Place, offset: int, count: int) -> None:
-        self.record = record
-        self.partition = partition
-        self.place = place
-        self.offset = offset  # in the topic it came from, which may be a retry topic
-        self.delivery_count: int = count
-        self.body: bytes | None = record.value()
-        self.settled = False
-        self._message: Message | None = None
+class KafkaDelivery(Delivery, msgspec.Struct, metaclass=_Kind, gc=False, eq=False):
+    """One record handed to us. Nothing that it refers to refers back, so the garbage collector need not look at it."""
+
+    record: Record
+    partition: Partition
+    place: Place
+    offset: int  # in the topic it came from, which may be a retry topic
+    delivery_count: int
+    body: bytes | None
+    settled: bool = False
+    _message: Message | None = None
 
     @property
     def pairs(self) -> list[Pair]:
@@ -102,11 +105,11 @@ class KafkaDelivery(Delivery):
 class WaitedDelivery(KafkaDelivery):
     """One that has waited in a retry topic, and tells of where it was before."""
 
-    __slots__ = ("journey",)
+    journey: Journey = Journey()
 
-    def __init__(self, record: Record, partition: Partition, place: Place, offset: int, count: int) -> None:
-        super().__init__(record, partition, place, offset, count)
-        self.journey: Journey = journey_of(self.pairs)
+    def __post_init__(self) -> None:
+        """Its way stands in its headers."""
+        self.journey = journey_of(self.pairs)
         self.delivery_count += self.journey.deliveries
 
     @property
@@ -127,4 +130,4 @@ def delivery_of(record: Record, partition: Partition, place: Place) -> KafkaDeli
     """The delivery that comes next of this record."""
     kind = KafkaDelivery if partition.topic == place.source else WaitedDelivery
     offset = record.offset() or 0
-    return kind(record, partition, place, offset, partition.count(offset))
+    return kind(record, partition, place, offset, partition.count(offset), record.value())

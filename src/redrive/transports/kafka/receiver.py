@@ -184,7 +184,8 @@ class KafkaReceiver:
                 records = self._in_turn(self._turns, partition, records)
             if partition.is_unheard_of:  # as a rule: then none of them needs to be looked up
                 offsets = cast("Iterable[int]", map(Record.offset, records))
-                batch = list(map(kind, records, repeat(partition), repeat(place), offsets, repeat(1)))
+                values = map(Record.value, records)
+                batch = list(map(kind, records, repeat(partition), repeat(place), offsets, repeat(1), values))
             else:
                 batch = [delivery_of(record, partition, place) for record in records]
         partition.out += len(batch)
