@@ -21,10 +21,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message as Rec
 from redrive.errors import TransportError
 from redrive.transports.kafka.faults import PASSING, error_of, translated
 from redrive.transports.kafka.holdings import Holdings, Where
-from redrive.transports.kafka.ledger import Ledger, Tell
+from redrive.transports.kafka.ledger import Ledger
 from redrive.transports.kafka.partitions import AHEAD, Partition
 from redrive.transports.kafka.references import is_reference, restore
 from redrive.transports.kafka.url import BrokerUrl
+from redrive.transports.telling import Tell
 
 BATCH: Final = 500  # records that are asked for at once, as a rule
 MOST: Final = 4000  # and where there is plenty

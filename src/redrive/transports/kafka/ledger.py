@@ -11,7 +11,7 @@ settled is committed before a partition is given up.
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -20,8 +20,8 @@ from redrive.transports.kafka.commits import Note
 from redrive.transports.kafka.faults import PASSING, error_of, translated
 from redrive.transports.kafka.holdings import Holdings, Where
 from redrive.transports.kafka.partitions import Mark, Partition
+from redrive.transports.telling import Tell
 
-Tell: TypeAlias = Callable[[str, BaseException | None], None]
 _PATIENCE: Final = 3.0  # seconds that the last commit may take
 _NOTE: Final = 3500  # characters; brokers take 4096 as a rule
 

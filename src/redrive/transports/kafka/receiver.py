@@ -27,11 +27,11 @@ from redrive.transports.base import Death, Delivery, Outcomes, Release, Source
 from redrive.transports.kafka.delivery import KafkaDelivery, Place, WaitedDelivery, delivery_of
 from redrive.transports.kafka.intake import Intake
 from redrive.transports.kafka.journey import Journey, milliseconds, wait_until
-from redrive.transports.kafka.ledger import Tell
 from redrive.transports.kafka.partitions import Partition
 from redrive.transports.kafka.settling import Settler, too_late
 from redrive.transports.kafka.turns import Turns
 from redrive.transports.kafka.url import BrokerUrl
+from redrive.transports.telling import Tell
 
 _NOTHING: Final = timedelta(0)
 _CLOSED: Final = "the receiver was closed"
