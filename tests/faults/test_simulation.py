@@ -5,6 +5,7 @@
 """
 
 import asyncio
+import gc
 import os
 import re
 import subprocess
@@ -60,6 +61,17 @@ def test_every_kind_of_fault_happens_and_the_world_goes_through_every_state() ->
     assert set(faults) == set(map(str, Kind))
     assert set(states) == {State.MANUAL, State.RESOLVED, State.FAILED}, "nothing is under way at the end"
     assert sent > 300
+
+
+def test_a_world_that_has_ended_leaves_nothing_behind() -> None:
+    """Whatever is in a circle with its tasks has to be known to the garbage collector."""
+    simulate(0)
+    gc.collect()
+    before = len(gc.get_objects())
+    for seed in range(1, 11):
+        simulate(seed)
+    gc.collect()
+    assert len(gc.get_objects()) - before < 1000
 
 
 # --- it repeats -------------------------------------------------------------------------------------------

@@ -59,8 +59,8 @@ class Place(Protocol):
         """What the call gives, run in a thread."""
 
 
-class Job(msgspec.Struct, gc=False, eq=False):
-    """A delivery on its way, and what was tried so far. One is made for each: it refers to nothing that refers back."""
+class Job(msgspec.Struct, eq=False):
+    """A delivery on its way, and what was tried so far."""
 
     delivery: Delivery
     attempt: int = 1

@@ -1,9 +1,10 @@
 """How is one source consumed?
 
 Deliveries come in batches and wait in one line; workers take them from its head and send each through the `Pipe`.
-What is done is accepted once per turn of the event loop, all together. What is to be tried again waits outside the
-line, without a worker, and while many wait the window is widened so that they block nobody (A3). What is given back
-or dead-lettered goes to `Settling`. The flood breaker and troubled settling hold the workers, never the broker.
+What is done is accepted once per turn of the event loop, all together. What is to be tried again is a `Job` that waits
+without a worker, and goes before the line when its time has come; while many wait, the window is widened so that they
+block nobody (A3). What is given back or dead-lettered goes to `Settling`. The flood breaker and troubled settling hold
+the workers, never the broker.
 
 The rules: a delivery is settled once, and never before its dead letter is durable (A6); when it stops, what runs may
 end within `stop_timeout` and everything else goes back to the source.
@@ -13,6 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from operator import attrgetter
 from typing import Final, TypeAlias
 
 import msgspec
@@ -35,6 +37,7 @@ from redrive.rules.breaker import Breaker
 from redrive.transports.base import Death, Delivery, Outcomes, Publication, Receiver, Release, Target
 
 Publish: TypeAlias = Callable[[Sequence[Publication]], Awaitable[Outcomes]]
+_is_alive: Final = attrgetter("alive")
 _FIRST: Final = (1, None)  # counts of a delivery that none was before, as far as anybody knows
 _FAIR: Final = 64  # messages a worker runs in a row before it lets the loop do something else
 
@@ -72,7 +75,8 @@ class Runner:
         self._redactor = redactor
         self._loop = asyncio.get_running_loop()
         self.source = receiver.source.name
-        self._line: deque[Job] = deque()
+        self._line: deque[Delivery] = deque()
+        self._again: deque[Job] = deque()  # those that have waited for their next attempt
         self._more = asyncio.Event()
         self._waiting: dict[asyncio.Task[None], Job] = {}
         self._window = receiver.source.window
@@ -143,8 +147,9 @@ class Runner:
 
     async def _give_back_what_nobody_began(self) -> None:
         """A stop in order must not count against messages that no handler has seen: three of them would make poison."""
-        untouched = [job.delivery for job in self._line if job.attempt == 1 and job.delivery.alive]
+        untouched = [delivery for delivery in self._line if delivery.alive]
         self._line.clear()
+        self._again.clear()
         if untouched:
             await self._receiver.release([Release(delivery, counts=False) for delivery in untouched])
 
@@ -157,23 +162,20 @@ class Runner:
             except TransportClosedError:
                 return
             self._tell("received", self.source, len(batch))
-            jobs = list(map(Job, batch))
-            if self._innocent:
-                for job in jobs:
-                    job.forgiven = self._innocent.count(job.delivery)
-            self._line.extend(jobs)
+            self._line.extend(batch)
             self._more.set()
 
     # --- working -----------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        slot, line = self._slots.open(), self._line
+        slot, line, again = self._slots.open(), self._line, self._again
         attempt = self._traced if self._listeners.tracers else self._pipe.attempt
         completed, breaker, says_so = self._completed, self._breaker, self._publish is not None
         direct = None if self._listeners.tracers else self._pipe.direct
+        accepted, call_soon = self._accepted, self._loop.call_soon
         in_a_row = 0
         while not self._is_stopping:
-            if not line:
+            if not line and not again:
                 in_a_row = 0
                 self._more.clear()
                 await self._more.wait()
@@ -181,35 +183,44 @@ class Runner:
             is_held = self._deaths.troubled or self._releases.troubled
             if (is_held or (breaker is not None and breaker.is_open)) and not await self._let_go():
                 continue
-            job = line.popleft()
-            if not job.delivery.alive:  # its connection is gone: it will come again
+            job = again.popleft() if again else None
+            delivery = line.popleft() if job is None else job.delivery
+            if not delivery.alive:  # its connection is gone: it will come again
                 self._no_probe()
-                if job.attempt == 1:
-                    self._innocent.add(job.delivery)
+                if job is None:
+                    self._innocent.add(delivery)
                 continue
-            if direct is not None and job.delivery.delivery_count in _FIRST:
+            if direct is not None and delivery.delivery_count in _FIRST:
                 decode, function = direct
                 step: Done | TryAgain = completed
                 try:
-                    value = decode(job.delivery)
+                    value = decode(delivery)
                     with slot:
                         await function(value)
                 except (Asked, Exception) as error:  # noqa: BLE001  whatever a handler raises is judged, never passed on
+                    job = job or self._job(delivery)
                     step = self._pipe.judge(job, error)
             else:
+                job = job or self._job(delivery)
                 step = await attempt(job, slot)
             if (
                 step is completed
                 and (breaker is None or breaker.is_calm)
-                and not (says_so and job.delivery.redrive is not None)
+                and not (says_so and delivery.redrive is not None)
             ):
-                self._complete(job.delivery)  # the way of most
+                if not accepted:  # as `_complete` does it: this is the way of most
+                    call_soon(self._accept)
+                accepted.append(delivery)
             else:
-                self._follow(job, step)
+                self._follow(job or self._job(delivery), step)
             in_a_row += 1
             if in_a_row >= _FAIR:
                 in_a_row = 0
                 await asyncio.sleep(0)
+
+    def _job(self, delivery: Delivery) -> Job:
+        """Of a delivery of which there is more to be remembered than that it is done."""
+        return Job(delivery, forgiven=self._innocent.count(delivery))
 
     async def _let_go(self) -> bool:
         """Wait while dead letters cannot be written, or most of what comes fails; whether one is to be run then."""
@@ -217,7 +228,7 @@ class Runner:
             await self._clock.sleep(max(self._deaths.pace, self._releases.pace))
         if self._breaker is not None and self._breaker.is_open:
             await self._let_through(self._breaker)
-        if self._line and not self._is_stopping:
+        if (self._line or self._again) and not self._is_stopping:
             return True
         self._no_probe()
         return False
@@ -293,12 +304,14 @@ class Runner:
 
     def _accept(self) -> None:
         """Everything that was completed in this turn."""
-        done, self._accepted = self._accepted, []
+        done = self._accepted.copy()
+        self._accepted.clear()
         if not done:
             return
-        for delivery in done:
-            if not delivery.alive:
-                self._innocent.add(delivery)
+        if not all(map(_is_alive, done)):
+            for delivery in done:
+                if not delivery.alive:
+                    self._innocent.add(delivery)
         late = self._receiver.accept(done)
         self._tell("completed", self.source, len(done))
         if late:
@@ -326,7 +339,7 @@ class Runner:
     async def _wait(self, job: Job, wait: timedelta) -> None:
         await self._clock.sleep(wait)
         job.attempt += 1
-        self._line.append(job)
+        self._again.append(job)
         self._more.set()
 
     def _has_waited(self, task: "asyncio.Task[None]") -> None:
