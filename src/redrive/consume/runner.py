@@ -15,13 +15,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from operator import attrgetter
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from redrive.clock import Clock, pause
 from redrive.consume.callbacks import Callback, Callbacks
 from redrive.consume.context import Asked, correlation_id_for
+from redrive.consume.decoding import Decode
 from redrive.consume.innocent import Innocent
 from redrive.consume.observer import Listeners, Observer
 from redrive.consume.options import ConsumeOptions
@@ -36,6 +37,7 @@ from redrive.rules import Complete, DeadLetterIt, GiveBack
 from redrive.rules.breaker import Breaker
 from redrive.transports.base import Death, Delivery, Outcomes, Publication, Receiver, Release, Target
 
+Function: TypeAlias = Callable[[Any], Awaitable[Any]]
 Publish: TypeAlias = Callable[[Sequence[Publication]], Awaitable[Outcomes]]
 _is_alive: Final = attrgetter("alive")
 _FIRST: Final = (1, None)  # counts of a delivery that none was before, as far as anybody knows
@@ -168,59 +170,86 @@ class Runner:
     # --- working -----------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        slot, line, again = self._slots.open(), self._line, self._again
-        attempt = self._traced if self._listeners.tracers else self._pipe.attempt
-        completed, breaker, says_so = self._completed, self._breaker, self._publish is not None
+        slot = self._slots.open()
         direct = None if self._listeners.tracers else self._pipe.direct
-        accepted, call_soon = self._accepted, self._loop.call_soon
         in_a_row = 0
         while not self._is_stopping:
-            if not line and not again:
+            if not self._line and not self._again:
                 in_a_row = 0
                 self._more.clear()
                 await self._more.wait()
                 continue
-            is_held = self._deaths.troubled or self._releases.troubled
-            if (is_held or (breaker is not None and breaker.is_open)) and not await self._let_go():
+            if self._is_held() and not await self._let_go():
                 continue
-            job = again.popleft() if again else None
-            delivery = line.popleft() if job is None else job.delivery
-            if not delivery.alive:  # its connection is gone: it will come again
-                self._no_probe()
-                if job is None:
-                    self._innocent.add(delivery)
-                continue
-            if direct is not None and delivery.delivery_count in _FIRST:
-                decode, function = direct
-                step: Done | TryAgain = completed
-                try:
-                    value = decode(delivery)
-                    with slot:
-                        await function(value)
-                except (Asked, Exception) as error:  # noqa: BLE001  whatever a handler raises is judged, never passed on
-                    job = job or self._job(delivery)
-                    step = self._pipe.judge(job, error)
+            if self._again:
+                await self._run(self._again.popleft(), slot)
+                in_a_row += 1
+            elif direct is None:
+                await self._run(self._job(self._line.popleft()), slot)
+                in_a_row += 1
             else:
-                job = job or self._job(delivery)
-                step = await attempt(job, slot)
-            if (
-                step is completed
-                and (breaker is None or breaker.is_calm)
-                and not (says_so and delivery.redrive is not None)
-            ):
-                if not accepted:  # as `_complete` does it: this is the way of most
-                    call_soon(self._accept)
-                accepted.append(delivery)
-            else:
-                self._follow(job or self._job(delivery), step)
-            in_a_row += 1
+                in_a_row += await self._run_first_ones(slot, *direct)
             if in_a_row >= _FAIR:
                 in_a_row = 0
                 await asyncio.sleep(0)
 
+    async def _run(self, job: Job, slot: Slot) -> None:
+        if not job.delivery.alive:  # its connection is gone: it will come again
+            self._no_probe()
+            if job.attempt == 1:
+                self._innocent.add(job.delivery)
+            return
+        attempt = self._traced if self._listeners.tracers else self._pipe.attempt
+        self._follow(job, await attempt(job, slot))
+
+    async def _run_first_ones(self, slot: Slot, decode: Decode, function: Function) -> int:
+        """Run first deliveries from the head of the line, until there is something else to be looked at; how many.
+
+        This is the way of most: for each of them, nothing is done here that only a few need.
+        """
+        line, accepted, says_so = self._line, self._accepted, self._publish is not None
+        deaths, releases, breaker = self._deaths, self._releases, self._breaker
+        self._slots.watch()
+        for number in range(1, _FAIR + 1):
+            delivery = line.popleft()
+            if (
+                not delivery.alive
+                or delivery.delivery_count not in _FIRST
+                or (says_so and delivery.redrive is not None)
+            ):
+                await self._run(self._job(delivery), slot)
+                return number
+            slot.turn += 1
+            try:
+                await function(decode(delivery))
+            except (Asked, Exception, asyncio.CancelledError) as error:
+                told = slot.failed(error)
+                if isinstance(told, asyncio.CancelledError):
+                    raise
+                job = self._job(delivery)
+                self._follow(job, self._pipe.judge(job, told))
+                return number
+            slot.turn += 1
+            if not accepted:
+                self._loop.call_soon(self._accept)
+            accepted.append(delivery)
+            if breaker is not None and not breaker.is_calm:
+                self._note(breaker, self._completed)
+                if breaker.is_open:
+                    return number
+            if slot.overran:
+                slot.forgive()
+            if not line or self._again or self._is_stopping or deaths.troubled or releases.troubled:
+                return number
+        return _FAIR
+
     def _job(self, delivery: Delivery) -> Job:
         """Of a delivery of which there is more to be remembered than that it is done."""
         return Job(delivery, forgiven=self._innocent.count(delivery))
+
+    def _is_held(self) -> bool:
+        breaker = self._breaker
+        return self._deaths.troubled or self._releases.troubled or (breaker is not None and breaker.is_open)
 
     async def _let_go(self) -> bool:
         """Wait while dead letters cannot be written, or most of what comes fails; whether one is to be run then."""
@@ -249,8 +278,9 @@ class Runner:
 
     def _follow(self, job: Job, step: Done | TryAgain) -> None:
         """Do what follows from an attempt."""
-        if self._breaker is not None:
-            self._note(self._breaker, step)
+        breaker = self._breaker
+        if breaker is not None and not (step is self._completed and breaker.is_calm):
+            self._note(breaker, step)
         if isinstance(step, TryAgain):
             self._try_again(job, step)
         else:

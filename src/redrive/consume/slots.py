@@ -1,7 +1,9 @@
 """Where does a handler run, and who ends it when it takes too long (A5)?
 
 A runner has as many slots as its concurrency. A slot runs one call at a time: a coroutine on the event loop, a plain
-function in the slot's own thread. One timer watches all slots of a runner, so that a quick handler costs no timer.
+function in the slot's own thread. A call that begins or ends costs a number that is counted up, and no look at the
+clock: while something runs, one timer looks at all slots of a runner from time to time, and tells by those numbers what
+has been running since when. So a call may take longer than its budget by a part of it, `_LATE`, before it is noticed.
 
 What overruns its budget is cancelled and comes out as a `TimeoutError`. A thread cannot be cancelled: it is left to
 itself, the slot gets a new one, and when too many are left over, slots wait for one of them to end. Threads are
@@ -14,11 +16,13 @@ import queue
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from redrive.rules import format_duration
 
+E = TypeVar("E", bound=BaseException)
 _MOST_LEFT_OVER: Final = 20
+_LATE: Final = 1 / 16  # of the budget
 
 
 class Slots:
@@ -27,12 +31,10 @@ class Slots:
     def __init__(self, budget: timedelta, stuck: Callable[[int], None]) -> None:
         """`stuck` hears of each thread that was left to itself, with how many there are now."""
         self.budget = budget
-        self.seconds = budget.total_seconds()
+        self._seconds = budget.total_seconds()
         self._loop = asyncio.get_running_loop()
-        self.time = self._loop.time
         self._slots: list[Slot] = []
         self._timer: asyncio.TimerHandle | None = None
-        self.is_watching = False
         self._stuck = stuck
         self._left_over = 0
         self._one_ended = asyncio.Event()
@@ -45,7 +47,7 @@ class Slots:
 
     def busy(self) -> "list[asyncio.Task[Any]]":
         """The tasks in whose slots something runs."""
-        return [slot.task for slot in self._slots if slot.deadline is not None]
+        return [slot.task for slot in self._slots if slot.turn % 2]
 
     def close(self) -> None:
         """Watch no more, and let idle threads end."""
@@ -54,25 +56,24 @@ class Slots:
         for slot in self._slots:
             slot.close()
 
-    def watch(self, deadline: float) -> None:
-        """Something began that must have ended then."""
-        self._timer = self._loop.call_at(deadline, self._look)
-        self.is_watching = True
+    def watch(self) -> None:
+        """Something begins. To be called once before calls that follow each other without a pause."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._seconds * _LATE, self._look)
 
     def _look(self) -> None:
-        """Cancel what has overrun; look again when the next one could."""
-        now = self.time()
-        self.is_watching = False
-        earliest: float | None = None
+        """Cancel what has overrun; look again while anything runs."""
+        now = self._loop.time()
+        self._timer = None
         for slot in self._slots:
-            if slot.deadline is None:
+            if slot.turn % 2 == 0:
                 continue
-            if slot.deadline <= now:
+            if slot.seen != slot.turn:
+                slot.seen, slot.since = slot.turn, now
+            elif now - slot.since >= self._seconds:
                 slot.cancel()
-                slot.deadline = now + self.seconds  # one that does not listen is told again
-            earliest = slot.deadline if earliest is None else min(earliest, slot.deadline)
-        if earliest is not None:
-            self.watch(earliest)
+                slot.since = now  # one that does not listen is told again
+            self.watch()
 
     async def room_for_a_thread(self) -> None:
         """Wait while too many threads are left to themselves."""
@@ -92,47 +93,58 @@ class Slots:
 
 
 class Slot:
-    """A place where one handler runs at a time: what is done `with` it is held to the budget."""
+    """A place where one handler runs at a time: what is done `with` it is held to the budget.
 
-    __slots__ = ("_lane", "_overran", "_slots", "deadline", "task")
+    Who cannot spare that for each message counts `turn` up by hand, before and after, and asks `failed` or `overran`.
+    """
+
+    __slots__ = ("_lane", "_slots", "overran", "seen", "since", "task", "turn")
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  a slot is opened by the task that works in it
         self.task = task
+        self.turn = 0  # odd: something runs
+        self.seen = 0  # which one ran when the timer looked last
+        self.since = 0.0  # when it was first seen
+        self.overran = False
         self._lane: _Lane | None = None
-        self._overran = False
-        self.deadline: float | None = None
 
     def __enter__(self) -> None:
-        """For each message: the way of those that end in time is short."""
-        slots = self._slots
-        self.deadline = slots.time() + slots.seconds
-        if not slots.is_watching:
-            slots.watch(self.deadline)
+        self._slots.watch()
+        self.turn += 1
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        self.deadline = None
-        if error is not None or self._overran:
-            self._ended(error)
+        if error is not None and (told := self.failed(error)) is not error:
+            raise told from None
+        if error is None:
+            self.turn += 1
+            if self.overran:
+                self.forgive()
 
-    def _ended(self, error: BaseException | None) -> None:
-        """What was cancelled because it overran comes out as a `TimeoutError`."""
-        overran, self._overran = self._overran, False
-        if overran:  # also what came to its end by itself, after it was told to
-            self.task.uncancel()
+    def failed(self, error: E) -> E | Exception:
+        """What ran has ended with this error; by what it is to be judged: what was cancelled has taken too long."""
+        self.turn += 1
+        overran = self.overran
+        if overran:
+            self.forgive()
         if not isinstance(error, asyncio.CancelledError) or self.task.cancelling():
-            return
+            return error
         if overran:
             budget = format_duration(self._slots.budget)
-            raise TimeoutError(f"the handler took longer than its time budget of {budget}") from None
-        raise RuntimeError("something that the handler waited for was cancelled") from None
+            return TimeoutError(f"the handler took longer than its time budget of {budget}")
+        return RuntimeError("something that the handler waited for was cancelled")
+
+    def forgive(self) -> None:
+        """What ran came to its end, after it was told to: the next one is not to blame."""
+        self.overran = False
+        self.task.uncancel()
 
     def cancel(self) -> None:
         """What runs here has overrun."""
-        if not self._overran:
-            self._overran = True
+        if not self.overran:
+            self.overran = True
             self.task.cancel()
 
     def close(self) -> None:
@@ -145,7 +157,7 @@ class Slot:
         """What the call gives, run in the thread of this slot."""
         if self._lane is None:
             await self._slots.room_for_a_thread()
-            self.deadline = self._slots.time() + self._slots.seconds  # the wait for a thread was not its own
+            self.turn += 2  # the wait for a thread was not its own
             self._lane = _Lane()
         lane = self._lane
         try:
