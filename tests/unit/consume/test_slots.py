@@ -1,11 +1,14 @@
 """A slot: what runs in it is ended when its time is over, and nobody else's cancelling is mistaken for that."""
 
 import asyncio
+from collections.abc import Coroutine
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from redrive.consume.slots import Slot, Slots
+from redrive.testing.simulation.virtual import VirtualLoop
 
 LONG = timedelta(minutes=1)
 AT_ONCE = timedelta(milliseconds=1)
@@ -85,3 +88,60 @@ async def test_a_worker_that_is_cancelled_is_cancelled_also_when_its_handler_has
         await worker
     assert slots.busy() == []
     slots.close()
+
+
+# --- when it is noticed: in virtual time, so that seconds are exact ---------------------------------------------
+
+
+def in_virtual_time(work: Coroutine[Any, Any, None]) -> None:
+    loop = VirtualLoop()
+    try:
+        loop.run_until_complete(work)
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize("idle", [0.0, 0.3, 1.0, 40.5])
+def test_what_overruns_is_noticed_at_once_or_within_a_sixteenth_of_the_budget(idle: float) -> None:
+    async def work() -> None:
+        slots, now = slots_of(timedelta(seconds=16)), asyncio.get_running_loop().time
+        slot = slots.open()
+        with slot:
+            await asyncio.sleep(0.1)  # the timer was begun by another call
+        await asyncio.sleep(idle)
+        begun = now()
+        with pytest.raises(TimeoutError), slot:
+            await for_ever()
+        assert 16 <= now() - begun <= 17
+        slots.close()
+
+    in_virtual_time(work())
+
+
+def test_calls_that_each_keep_to_their_budget_are_not_ended_however_many_follow_each_other() -> None:
+    async def work() -> None:
+        slots = slots_of(timedelta(seconds=16))
+        slot = slots.open()
+        slots.watch()
+        for _ in range(10):
+            slot.turn += 1
+            await asyncio.sleep(15.9)
+            slot.turn += 1
+        assert not slot.overran
+        slots.close()
+
+    in_virtual_time(work())
+
+
+def test_nothing_is_watched_while_nothing_runs() -> None:
+    """A timer that never rests would keep an idle process busy, and the virtual loop from seeing that it is stuck."""
+
+    async def work() -> None:
+        slots, loop = slots_of(timedelta(seconds=16)), asyncio.get_running_loop()
+        with slots.open():
+            await asyncio.sleep(15)
+        await asyncio.sleep(2)
+        assert not loop._scheduled  # type: ignore[attr-defined]  # asyncio's own list of timers
+        slots.close()
+
+    in_virtual_time(work())
