@@ -545,6 +545,8 @@ def test_ctrl_c_stops_a_replay_in_order_and_resume_sends_the_rest_once(
     assert 1 <= sent < 40
     resume = ("replay", "--resume", stopped["id"], "--broker", broker_url, "--yes", "--force")
     assert len(ids_of(shop.json(*resume, "--dry-run"))) == 40 - sent
+    busy = {"REDRIVE_RECOVER_MEMORY_BELOW": "0.0001"}
+    assert "the system is not well, so nothing was sent" in shop.fails(1, *resume[:-1], env=busy)
     assert shop.json(*resume)["outcomes"] == {"sent": 40}
     got = [headers["redrive-id"] for headers, _ in queue.got()]
     assert (len(got), len(set(got))) == (40, 40)

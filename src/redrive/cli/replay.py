@@ -171,6 +171,8 @@ async def _resume(store: Store, settings: Settings, given: dict[str, Any], *, fo
         _preview(frozen, for_programs=for_programs)
         return
     if not operation.is_over:
+        if not given["force"]:
+            await _check_health(settings, SystemClock())
         async with open_transport(_broker(settings, given["broker"]), SystemClock()) as transport:
             operation = await _run(store, settings, transport, operation, quiet=for_programs)
     report(operation, for_programs=for_programs)
