@@ -140,7 +140,7 @@ class KafkaServer(Server[Kafka]):
         self._own(self.home / "server.properties", lines)
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         self._run(
-            *self._java("kafka.tools.StorageTool", "format", "--cluster-id", cluster, "--config"),
+            *self._java("kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "--config"),
             str(self.home / "server.properties"),
             env=self._env,
         )
