@@ -10,17 +10,20 @@ uses; whether the service is there is decided in one place (`tests/services/`).
 `own_rabbitmq`     a RabbitMQ of its own to stop and kill: the same, and `ctl()`, `restart()`, `pids`, …
 `own_postgres`     a PostgreSQL of its own to stop and kill: the same, and `restart()`, `pids`, …
 `own_kafka`        a Kafka of its own to stop and kill: the same under `address`, and `restart()`, `pids`, …
+`certificates`     a folder with certificates for TLS: of the server, and of the client `guest`
 =================  ===================================================================================
 """
 
 import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
 
 from redrive.errors import ServiceError
+from tests.certificates import make_certificate
 from tests.services import (
     SERVICES,
     Kafka,
@@ -82,6 +85,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         found = look_for(SERVICES[mark.args[0]], os.environ)
         if isinstance(found, Missing):
             found.end_test()
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Path:
+    """A certificate of the server, which signs itself, and one of the client `guest`: `server.pem`, `server.key`, …"""
+    make_certificate(tmp_path, "server", "localhost")
+    make_certificate(tmp_path, "guest", "guest")
+    return tmp_path
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import shutil
 import signal
 import socket
 import ssl
@@ -277,21 +276,6 @@ def test_every_death_and_every_drop_is_told(start: Callable[..., Broker]) -> Non
 
 
 # --- TLS -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def certificates(tmp_path: Path) -> Path:
-    """A certificate for the server, which also signs itself, and one for the client `guest`."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    for name, subject in (("server", "localhost"), ("guest", "guest")):
-        subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days",
-             "2", "-subj", f"/CN={subject}", "-addext", "subjectAltName=DNS:localhost",
-             "-keyout", tmp_path / f"{name}.key", "-out", tmp_path / f"{name}.pem"],
-            check=True, capture_output=True,
-        )  # fmt: skip
-    return tmp_path
 
 
 def test_a_client_certificate_is_a_login(certificates: Path, start: Callable[..., Broker]) -> None:

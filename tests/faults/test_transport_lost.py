@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -245,21 +244,6 @@ def _port(broker: subprocess.Popen[str], scheme: str) -> int:
     found = re.search(rf"\b{scheme}://[\d.]+:(\d+)", broker.stdout.readline())
     assert found is not None
     return int(found[1])
-
-
-@pytest.fixture
-def certificates(tmp_path: Path) -> Path:
-    """A certificate of the server, which signs itself, and one of the client `guest`."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    for name, subject in (("server", "localhost"), ("guest", "guest")):
-        subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-             "-days", "2", "-subj", f"/CN={subject}", "-addext", "subjectAltName=DNS:localhost",
-             "-keyout", tmp_path / f"{name}.key", "-out", tmp_path / f"{name}.pem"],
-            check=True, capture_output=True,
-        )  # fmt: skip
-    return tmp_path
 
 
 @pytest.fixture

@@ -1,10 +1,8 @@
 """What becomes of the answers of a management API, good and bad. The API here is a real HTTP server on loopback."""
 
 import json
-import shutil
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -193,18 +191,10 @@ async def test_a_port_that_speaks_something_else_is_said_so() -> None:
 
 
 @pytest.fixture
-def certificate(tmp_path: Path) -> Path:
+def certificate(certificates: Path) -> Path:
     """A certificate for this machine, with its key, in one file."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    both = tmp_path / "both.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-         "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1",
-         "-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "certificate.pem")],
-        check=True, capture_output=True, timeout=60,
-    )  # fmt: skip
-    both.write_text((tmp_path / "key.pem").read_text() + (tmp_path / "certificate.pem").read_text())
+    both = certificates / "both.pem"
+    both.write_text((certificates / "server.key").read_text() + (certificates / "server.pem").read_text())
     return both
 
 
