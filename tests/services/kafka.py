@@ -58,9 +58,11 @@ class Kafka(Address):
         """A topic or a group of this test alone."""
         return f"{self.prefix}{name}"
 
-    def topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+    def topic(
+        self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None, *, copies: int = 1
+    ) -> str:
         """Makes a topic of this test alone; its whole name."""
-        admin, topic = self.admin(), NewTopic(self.name(name), partitions, 1, config=dict(config or {}))
+        admin, topic = self.admin(), NewTopic(self.name(name), partitions, copies, config=dict(config or {}))
         admin.create_topics([topic], operation_timeout=30)[topic.topic].result(timeout=60)
         # The controller has it; the broker, which is the same process, knows of it a moment later.
         if not until(lambda: topic.topic in admin.list_topics(timeout=30).topics, 30):
@@ -98,6 +100,11 @@ class Kafka(Address):
                 each.result(timeout=30)
 
 
+def new_cluster() -> str:
+    """The id of a cluster that there was not before."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
 class KafkaServer(Server[Kafka]):
     """A Kafka from the jars that `scripts/services install kafka` has put under `.services`."""
 
@@ -105,6 +112,10 @@ class KafkaServer(Server[Kafka]):
     variables = ("REDRIVE_TEST_KAFKA_URL",)
     as_nobody = False  # the jars lie in this source tree, which may be its owner's alone
     settings: ClassVar[Mapping[str, str]] = {}  # a subclass in a test adds to the node's configuration
+    cluster: ClassVar[str] = ""  # and says of which cluster it is a part; empty: of one of its own
+    ports: ClassVar[
+        tuple[int, ...]
+    ] = ()  # for clients, for the restricted user, for controllers; empty: any three
     # A small machine that starts fast, rather than one that is fast after minutes.
     machine: ClassVar[tuple[str, ...]] = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
@@ -128,7 +139,7 @@ class KafkaServer(Server[Kafka]):
         return Kafka(**fields)
 
     def prepare(self) -> Kafka:
-        open_, restricted, controller = free_ports(3)
+        open_, restricted, controller = self.ports or free_ports(3)
         password = secrets.token_hex(12)
         self._own(self.home / "log4j2.properties", _LOGGING)
         settings = {
@@ -138,9 +149,9 @@ class KafkaServer(Server[Kafka]):
         }
         lines = "".join(f"{name}={value}\n" for name, value in settings.items())
         self._own(self.home / "server.properties", lines)
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         self._run(
-            *self._java("kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "--config"),
+            *self._java("kafka.tools.StorageTool", "format", f"--cluster-id={self.cluster or new_cluster()}"),
+            "--config",
             str(self.home / "server.properties"),
             env=self._env,
         )

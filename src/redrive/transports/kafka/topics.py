@@ -5,6 +5,7 @@ topic never makes it. It writes nothing.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -25,6 +26,7 @@ from redrive.transports.kafka.url import BrokerUrl
 
 _REMEMBERED: Final = 1.0  # seconds
 _AGAIN: Final = 0.1  # seconds
+_ONE_TRY: Final = 3.0  # seconds, at most
 _NOT_YET: Final = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -41,6 +43,7 @@ class Topics:
         self._url = url
         self._log = log
         self._timeout = url.connect_timeout.total_seconds()
+        self._one_try = min(self._timeout, _ONE_TRY)
         self.last_error: KafkaError | None = None
         settings: dict[str, Any] = {**url.client(), "error_cb": self._failed}
         self.admin = AdminClient(settings, logger=log)
@@ -75,7 +78,7 @@ class Topics:
             return known[1]
         self._known.pop(topic, None)
         found = await self._answer(
-            lambda: self.admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout)[
+            lambda: self.admin.describe_topics(TopicCollection([topic]), request_timeout=self._one_try)[
                 topic
             ],
             topic,
@@ -104,7 +107,7 @@ class Topics:
 
     async def _offset(self, place: TopicPartition, spec: OffsetSpec) -> int:
         def ask() -> Any:
-            return self.admin.list_offsets({place: spec}, request_timeout=self._timeout)[place]
+            return self.admin.list_offsets({place: spec}, request_timeout=self._one_try)[place]
 
         return int((await self._answer(ask, place.topic)).offset)
 
@@ -126,13 +129,22 @@ class Topics:
             consumer.close()
 
     async def _answer(self, ask: Callable[[], Any], topic: str) -> Any:
-        """The broker's answer; a broker that has just begun is asked again, for as long as we wait for one."""
+        """The broker's answer; one that has just begun, or is gone, is asked again for as long as we wait for one."""
         deadline = asyncio.get_running_loop().time() + self._timeout
         while True:
             try:
                 return await asyncio.wrap_future(ask())
             except KafkaException as exception:
                 error = error_of(exception)
-                if error.code() not in _NOT_YET or asyncio.get_running_loop().time() > deadline:
+                is_late = error.code() == KafkaError._TIMED_OUT  # noqa: SLF001
+                may_pass = is_late or error.code() in _NOT_YET
+                if not may_pass or asyncio.get_running_loop().time() >= deadline:
                     raise translated(error, topic) from None
+            if is_late:
+                await self._look_around()
             await asyncio.sleep(_AGAIN)
+
+    async def _look_around(self) -> None:
+        """The broker that is asked may be gone. librdkafka waits for it, and looks for another only when it is told."""
+        with contextlib.suppress(KafkaException):
+            await asyncio.to_thread(self.admin.list_topics, timeout=self._one_try)
