@@ -184,12 +184,16 @@ async def test_no_more_is_taken_than_the_gap_allows_behind_a_record_that_is_stuc
         batch = list(await asyncio.wait_for(receiver.receive(), PATIENCE))
         stuck, seen = batch[0], 1
         receiver.accept(batch[1:])
-        with contextlib.suppress(TimeoutError):
-            while True:
-                batch = list(await asyncio.wait_for(receiver.receive(), 1))
-                seen += len(batch)
-                receiver.accept(batch)
-        assert not stuck.alive or 600 <= seen < 3000  # who was thrown out of the group begins anew
+        quiet = False
+        async with asyncio.timeout(PATIENCE):
+            while not quiet or (seen < 600 and stuck.alive):  # on a busy machine, a pause alone says nothing
+                quiet = True
+                with contextlib.suppress(TimeoutError):
+                    batch = list(await asyncio.wait_for(receiver.receive(), 1))
+                    quiet = False
+                    seen += len(batch)
+                    receiver.accept(batch)
+        assert not stuck.alive or seen < 3000  # who was thrown out of the group begins anew
         receiver.accept([stuck])
         async with asyncio.timeout(PATIENCE):
             while seen < 3900:
