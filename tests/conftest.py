@@ -87,12 +87,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             found.end_test()
 
 
-@pytest.fixture
-def certificates(tmp_path: Path) -> Path:
-    """A certificate of the server, which signs itself, and one of the client `guest`: `server.pem`, `server.key`, …"""
-    make_certificate(tmp_path, "server", "localhost")
-    make_certificate(tmp_path, "guest", "guest")
-    return tmp_path
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Certificates that sign themselves: of a `server` by its name, of one by its `address`, of the client `guest`.
+
+    `server.pem`, `server.key`, both in one as `server-and-key.pem`, and the same of the others.
+    """
+    folder = tmp_path_factory.mktemp("certificates")
+    make_certificate(folder, "server", "localhost")
+    make_certificate(folder, "address", "localhost", "IP:127.0.0.1")
+    make_certificate(folder, "guest", "guest")
+    return folder
 
 
 @pytest.fixture(scope="session", autouse=True)

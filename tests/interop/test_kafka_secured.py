@@ -28,11 +28,8 @@ USER, PASSWORD = "shop", "open/sesame?"
 LISTENER = "listener.name.sasl_plaintext"  # its name; by the map it speaks TLS here
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def secured(service_run: Run, certificates: Path) -> Iterator[Kafka]:
-    both = certificates / "both.pem"
-    both.write_text((certificates / "server.key").read_text() + (certificates / "server.pem").read_text())
-
     class Secured(KafkaServer):
         settings: ClassVar = {
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_SSL,CONTROLLER:PLAINTEXT",
@@ -41,7 +38,7 @@ def secured(service_run: Run, certificates: Path) -> Iterator[Kafka]:
                 "org.apache.kafka.common.security.scram.ScramLoginModule required;"
             ),
             f"{LISTENER}.ssl.keystore.type": "PEM",
-            f"{LISTENER}.ssl.keystore.location": str(both),
+            f"{LISTENER}.ssl.keystore.location": str(certificates / "address-and-key.pem"),
             "super.users": f"User:ANONYMOUS;User:{USER}",
         }
 
@@ -67,7 +64,7 @@ async def test_over_tls_and_scram_records_are_consumed_and_dead_lettered(
     secured: Kafka, certificates: Path
 ) -> None:
     topic, graves = secured.topic("orders"), secured.topic("graves")
-    async with KafkaTransport(url_of(secured, certificates / "server.pem"), SystemClock()) as transport:
+    async with KafkaTransport(url_of(secured, certificates / "address.pem"), SystemClock()) as transport:
         messages = [Publication(Message(body=body), Target(name=topic)) for body in (b"good", b"bad")]
         assert all_done(await transport.publish(messages), 2)
         receiver = await transport.receiver(Source(name=topic, dead_letter_queue=graves))
@@ -84,7 +81,7 @@ async def test_over_tls_and_scram_records_are_consumed_and_dead_lettered(
 @pytest.mark.parametrize(
     ("certificate", "user", "says"),
     [
-        ("server", f"{USER}:wrong", "user or password are wrong|user, password or certificate are wrong"),
+        ("address", f"{USER}:wrong", "user or password are wrong|user, password or certificate are wrong"),
         ("guest", f"{USER}:open%2Fsesame%3F", "ssl.ca.location|certificate"),
     ],
     ids=["wrong password", "wrong certificate"],

@@ -193,9 +193,7 @@ async def test_a_port_that_speaks_something_else_is_said_so() -> None:
 @pytest.fixture
 def certificate(certificates: Path) -> Path:
     """A certificate for this machine, with its key, in one file."""
-    both = certificates / "both.pem"
-    both.write_text((certificates / "server.key").read_text() + (certificates / "server.pem").read_text())
-    return both
+    return certificates / "address-and-key.pem"
 
 
 async def test_over_tls_it_is_asked_with_the_authority_of_the_brokers_url(
