@@ -87,7 +87,7 @@ class Effort:
     flat: int
 
 
-QUICK = Effort(messages=10_000, rounds=2, perf_test_seconds=0, perf_test_rounds=0, ready=100_000, flat=20_000)
+QUICK = Effort(messages=10_000, rounds=2, perf_test_seconds=0, perf_test_rounds=0, ready=100_000, flat=40_000)
 FULL = Effort(
     messages=40_000, rounds=3, perf_test_seconds=6, perf_test_rounds=2, ready=1_000_000, flat=100_000
 )
@@ -323,13 +323,13 @@ def flatness(target: Target, generator: Generator, effort: Effort) -> Iterator[C
     with Link(target.url) as link:
         for name in names:
             link.declare(name)
-        best = in_turns([pass_on("", names[:few], names[:few]), pass_on("", names, names)], rounds=3)
+        best = in_turns([pass_on("", names[:few], names[:few]), pass_on("", names, names)], rounds=5)
         link.delete(*names)
         yield _flat(f"no ack, {many:,} queues in turn", best, f"the same with {few}")
         few, many = 10, 10_000
         for kind in ("direct", "topic") if effort is FULL else ("topic",):
             works = [pass_on(*bound(link, kind, size)) for size in (few, many)]
-            best = in_turns(works, rounds=3)
+            best = in_turns(works, rounds=4)
             link.delete("bench.bound")
             yield _flat(
                 f"no ack, {many:,} bindings of a {kind} exchange in turn", best, f"the same with {few}"

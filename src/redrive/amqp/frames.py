@@ -61,7 +61,7 @@ _ACK_RUN: Final = re.compile(
 )
 ACK_FRAME_SIZE: Final = 21
 
-# The last content seen twice: its octets up to the body, those from its header on (the end of the former),
+# The last content seen twice: its octets up to the body, those from the end of its method on (the end of the former),
 # its channel, method, header, and the size of its body. An empty tuple is a prefix that nothing starts with.
 _Last: TypeAlias = tuple[bytes | tuple[bytes, ...], bytes | tuple[bytes, ...], int, bytes, bytes, int]
 _NOTHING_YET: Final[_Last] = ((), (), 0, b"", b"", 0)
@@ -149,7 +149,7 @@ class FrameSplitter:
         need = FRAME_OVERHEAD
         whole, tail, channel, payload, header, body_size = self._last
         last_payload, last_header = payload, header
-        skip = len(whole)
+        skip, tail_size = len(whole), len(tail)
         while size - pos >= FRAME_OVERHEAD:
             if startswith(whole, pos):
                 start = pos + skip
@@ -163,6 +163,22 @@ class FrameSplitter:
                     continue
             kind, number, length = unpack(buf, pos)
             end = pos + 7 + length
+            if startswith(tail, end) and number == channel and kind == METHOD and length <= limit:
+                # Another method, the same header: deliveries, whose tags differ; publishes to many queues.
+                method = buf[pos + 7 : end]
+                if method[:4] in _CONTENT_HEADS:
+                    start = end + tail_size
+                    stop = start + body_size
+                    if stop >= size:
+                        need = stop + 1 - pos
+                        break
+                    if buf[stop] == 0xCE:
+                        if method == last_payload:
+                            whole, payload, skip = buf[pos:start], method, start - pos
+                        last_payload = method
+                        append((CONTENT, channel, method, header, buf[start:stop]))
+                        pos = stop + 1
+                        continue
             if length > limit or kind not in _KNOWN_KINDS:
                 self.error = _complaint(kind, number, length, limit)
                 self._too_long = kind in _KNOWN_KINDS
@@ -183,20 +199,6 @@ class FrameSplitter:
             method = buf[pos + 7 : end]
             if method[:4] in _CONTENT_HEADS:
                 after = end + 1
-                if number == channel and startswith(tail, after):
-                    # Another method, the same header: deliveries, whose tags differ.
-                    start = after + len(tail)
-                    stop = start + body_size
-                    if stop >= size:
-                        need = stop + 1 - pos
-                        break
-                    if buf[stop] == 0xCE:
-                        if method == last_payload:
-                            whole, payload, skip = buf[pos:start], method, start - pos
-                        last_payload = method
-                        append((CONTENT, channel, method, header, buf[start:stop]))
-                        pos = stop + 1
-                        continue
                 found = _look_ahead(buf, after, size, number, limit)
                 if found is None:
                     append((METHOD, number, method, b"", b""))
@@ -214,7 +216,7 @@ class FrameSplitter:
                 pos = stop + 1
                 # Worth remembering when it comes a second time; headers with a message id never do.
                 if content == last_header:
-                    whole, tail = (), buf[after:start]
+                    whole, tail, tail_size = (), buf[end:start], start - end
                     channel, header, body_size = number, content, stop - start
                 last_payload, last_header = method, content
                 continue

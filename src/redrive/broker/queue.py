@@ -145,7 +145,7 @@ class Queue:
         return options.max_length_bytes is None or self.bytes_ready + message.size <= options.max_length_bytes
 
     def push(self, message: Message, now: int, expiration: int | None, priority: int) -> Entry:
-        """Put a message at the end. The caller has asked `has_room_for`."""
+        """Put a message at the end, or into the hands that wait for it. The caller has asked `has_room_for`."""
         number = self._next_number
         self._next_number = number + 1
         entry = Entry(number, message, priority)
@@ -155,9 +155,13 @@ class Queue:
             entry.expires_at = now + life or 1
         if self.keeps_all or (self.durable and message.persistent):
             self.ground.remember(self, entry)
+        self.stats.published += 1
+        consumers = self.consumers
+        if len(consumers) == 1 and not self.line and not entry.expires_at and consumers[0].room() > 0:
+            consumers[0].deliver(entry)  # at once: nobody is before it, and nobody else could take it
+            return entry
         self.line.append(entry)
         self.bytes_ready += message.size
-        self.stats.published += 1
         if self.eager or entry.expires_at:
             self.dispatch(now)
             self.trim()

@@ -270,7 +270,7 @@ class VHost:
                 self.bury(queue, Entry(0, message), Reason.MAXLEN)
             return False
         queue.push(message, now, expiration, priority)
-        if not queue.is_dirty:
+        if queue.line and not queue.is_dirty:
             self.broker.mark(queue)
         return True
 
