@@ -336,7 +336,7 @@ async def test_what_a_handler_waited_for_may_be_cancelled_without_hurting_the_co
 
 async def test_a_thread_that_hangs_is_left_and_others_go_on() -> None:
     world = World()
-    options = ConsumeOptions(time_budget=timedelta(milliseconds=50), flood=None, concurrency=1)
+    options = ConsumeOptions(time_budget=timedelta(milliseconds=400), flood=None, concurrency=1)
     go_on = threading.Event()
     threads: list[str] = []
 
