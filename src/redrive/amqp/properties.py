@@ -132,11 +132,11 @@ def encode_fields(values: Mapping[str, Any]) -> bytes:
     """The same of fields by name; None is a field that is not set."""
     flags = 0
     parts = [b""]
-    for field in FIELDS:
-        value = values.get(field.name)
+    for name, width, flag in FIELDS:
+        value = values.get(name)
         if value is not None:
-            flags |= field.flag
-            parts.append(_write(field, value))
+            flags |= flag
+            parts.append(_write(name, width, value))
     parts[0] = _U16.pack(flags)
     return b"".join(parts)
 
@@ -149,10 +149,10 @@ def read_field(raw: bytes, name: FieldName) -> object:
         return None
     start = pos = 2
     try:
-        for field in FIELDS:
-            if flags & field.flag:
-                start, pos = pos, pos + _length(field, raw, pos)
-                if field is wanted:
+        for _, width, flag in FIELDS:
+            if flags & flag:
+                start, pos = pos, pos + _length(width, raw, pos)
+                if flag == wanted.flag:
                     break
     except (struct.error, IndexError):
         pos = len(raw) + 1
@@ -210,7 +210,7 @@ def replace_fields(raw: bytes, drop: tuple[FieldName, ...] = (), **changes: obje
         if value is None:
             present.pop(field.flag, None)
         else:
-            present[field.flag] = _write(field, value)
+            present[field.flag] = _write(field.name, field.width, value)
     flags = sorted(present, reverse=True)
     return b"".join([_U16.pack(sum(flags)), *(present[flag] for flag in flags)])
 
@@ -258,7 +258,7 @@ def _spans(raw: bytes) -> list[tuple[_Field, int, int]]:
     try:
         for name, _ in _fields_of(_flags(raw)):
             field = _BY_NAME[name]
-            start, pos = pos, pos + _length(field, raw, pos)
+            start, pos = pos, pos + _length(field.width, raw, pos)
             spans.append((field, start, pos))
     except (struct.error, IndexError):
         pos = -1
@@ -267,11 +267,11 @@ def _spans(raw: bytes) -> list[tuple[_Field, int, int]]:
     return spans
 
 
-def _length(field: _Field, raw: bytes, pos: int) -> int:
+def _length(width: int, raw: bytes, pos: int) -> int:
     """How many octets the field at `pos` takes."""
-    if field.width > 0:
-        return field.width
-    if field.width == _SHORTSTR:
+    if width > 0:
+        return width
+    if width == _SHORTSTR:
         return 1 + raw[pos]
     size: int = _U32.unpack_from(raw, pos)[0]
     return 4 + size
@@ -286,22 +286,20 @@ def _read(field: _Field, raw: bytes, start: int, stop: int) -> object:
     return int.from_bytes(raw[start:stop], "big")
 
 
-def _write(field: _Field, value: object) -> bytes:
-    if field.width == _TABLE and (
-        type(value) is dict or isinstance(value, Mapping)
-    ):  # the latter takes its time
+def _write(name: str, width: int, value: object) -> bytes:
+    if width == _TABLE and (type(value) is dict or isinstance(value, Mapping)):  # the latter takes its time
         return encode_table(value)
-    if field.width == _SHORTSTR and isinstance(value, str):
+    if width == _SHORTSTR and isinstance(value, str):
         try:
             text = value.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError:
-            raise MisuseError(f"{field.name} cannot be written as UTF-8") from None
+            raise MisuseError(f"{name} cannot be written as UTF-8") from None
         if len(text) > SHORTSTR_MAX:
-            raise MisuseError(f"{field.name} has {len(text)} octets; at most {SHORTSTR_MAX} fit")
+            raise MisuseError(f"{name} has {len(text)} octets; at most {SHORTSTR_MAX} fit")
         return bytes((len(text),)) + text
-    if field.width > 0 and isinstance(value, int):
+    if width > 0 and isinstance(value, int):
         try:
-            return value.to_bytes(field.width, "big")
+            return value.to_bytes(width, "big")
         except OverflowError:
-            raise MisuseError(f"{field.name} {value} is out of range") from None
-    raise MisuseError(f"{field.name} cannot be a {type(value).__name__}")
+            raise MisuseError(f"{name} {value} is out of range") from None
+    raise MisuseError(f"{name} cannot be a {type(value).__name__}")

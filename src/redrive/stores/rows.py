@@ -6,6 +6,7 @@ tables the columns stand, and by which statements they are written, is each data
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -15,12 +16,6 @@ from redrive.letters.letter import EPOCH
 from redrive.stores.base import JournalLine
 from redrive.stores.cold import pack_content, pack_failure, unpack_content, unpack_failure
 
-TIMES: Final = frozenset(
-    {
-        "first_failed_at", "last_failed_at", "next_retry_at", "created_at", "updated_at",
-        "locked_at", "lease_until", "sent_at",
-    }
-)  # fmt: skip
 HEAD: Final = LetterHead.__struct_fields__
 # What a letter says of itself when it is added. The rest is known only when the row is written, or the same for all
 # new letters (S4).
@@ -45,8 +40,9 @@ def ticks(moment: datetime) -> int:
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
+@lru_cache(4096)
 def moment(count: int) -> datetime:
-    """The time that many microseconds after 1970."""
+    """The time that many microseconds after 1970. Letters of one claim share theirs; so do the times of one letter."""
     return EPOCH + timedelta(0, 0, count)
 
 
@@ -150,13 +146,40 @@ def line_of(row: Iterable[Any]) -> JournalLine:
 
 
 def _fields(row: tuple[Any, ...]) -> dict[str, Any]:
-    fields = dict(zip(HEAD, row, strict=True))
-    for name in TIMES:
-        if (count := fields[name]) is not None:
-            fields[name] = EPOCH + timedelta(0, 0, count)  # `moment`, of which there are many
-    state, kind = fields["state"], fields["kind"]
-    fields["state"] = _STATES.get(state) or State(state)
-    fields["kind"] = _KINDS.get(kind) or Kind(kind)
-    fields["presumed"] = bool(fields["presumed"])
-    fields["tags"] = read_tags(fields["tags"])
-    return fields
+    """The fields of a head. One by one, because there are thousands: a loop over their names takes twice as long."""
+    (
+        letter_id, state, transport, source, message_id, correlation_id, size, reason, error_type, error_text, kind,
+        group, priority, tags, strategy, assignee, retry_count, dlq_retry_count, first_failed_at, last_failed_at,
+        next_retry_at, created_at, updated_at, fence, locked_by, locked_at, lease_until, sent_at, presumed,
+    ) = row  # fmt: skip
+    return {
+        "id": letter_id,
+        "state": _STATES.get(state) or State(state),
+        "transport": transport,
+        "source": source,
+        "message_id": message_id,
+        "correlation_id": correlation_id,
+        "size": size,
+        "reason": reason,
+        "error_type": error_type,
+        "error_text": error_text,
+        "kind": _KINDS.get(kind) or Kind(kind),
+        "group": group,
+        "priority": priority,
+        "tags": read_tags(tags),
+        "strategy": strategy,
+        "assignee": assignee,
+        "retry_count": retry_count,
+        "dlq_retry_count": dlq_retry_count,
+        "first_failed_at": moment(first_failed_at),
+        "last_failed_at": moment(last_failed_at),
+        "next_retry_at": moment(next_retry_at),
+        "created_at": moment(created_at),
+        "updated_at": moment(updated_at),
+        "fence": fence,
+        "locked_by": locked_by,
+        "locked_at": None if locked_at is None else moment(locked_at),
+        "lease_until": None if lease_until is None else moment(lease_until),
+        "sent_at": None if sent_at is None else moment(sent_at),
+        "presumed": bool(presumed),
+    }
