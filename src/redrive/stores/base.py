@@ -40,7 +40,7 @@ Changing
   S23  Only steps of `letters.lifecycle` happen, by whatever verb.
   S24  A deleted letter is gone, body, attempts and notes included; its journal stays.
   S25  Every change after the add but a mere `extend` leaves a line in the journal, in the same transaction,
-       with the actor's name.
+       with the actor's name; the lines of one call stand in the order of the letters it named.
 
 Reading
   S26  `page` gives the heads that match, in the order asked, a cursor where there are more, and no bodies.

@@ -131,7 +131,7 @@ def claim(db: Connection, worker: str, limit: int, lease: timedelta, now: int) -
     due = "SELECT created_at FROM letters WHERE ready = 1 ORDER BY priority DESC, created_at LIMIT ?"
     heads = _hold(db, due, [limit], worker, lease, now)
     heads.sort(key=lambda head: (-head.priority, head.created_at))
-    _journal_alike(db, now, Step.CLAIM, State.PENDING, [ticks(head.created_at) for head in heads])
+    _journal_claims(db, now, [ticks(head.created_at) for head in heads])
     return heads
 
 
@@ -166,9 +166,12 @@ def extend(db: Connection, holds: Sequence[Hold], lease: timedelta, now: int, *,
     first = {hold: row for hold, row in held.items() if sent and row[2] is None}
     _update(db, until, [row[0] for hold, row in held.items() if hold not in first])
     if first:
-        keys = [row[0] for row in first.values()]
-        _update(db, {**until, "sent_at": now}, keys)
-        _journal_alike(db, now, "sent", State.PROCESSING, keys)
+        _update(db, {**until, "sent_at": now}, [row[0] for row in first.values()])
+        told = [hold for hold in dict.fromkeys(map(_stored, holds)) if hold in first]  # in the order asked
+        processing = State.PROCESSING
+        write_journal(
+            db, [(now, first[hold][1], hold[0], "sent", processing, processing, "") for hold in told]
+        )
     return [_stored(hold) in held for hold in holds]
 
 
@@ -402,15 +405,15 @@ def write_journal(db: Connection, lines: Iterable[tuple[Any, ...]]) -> None:
     _insert(db, "journal (at, actor, letter_id, action, before, after, detail)", rows)
 
 
-def _journal_alike(db: Connection, now: int, action: str, before: State, keys: Sequence[int]) -> None:
-    """A line for each of these letters, which are being processed: their holders did the same to all of them."""
+def _journal_claims(db: Connection, now: int, keys: Sequence[int]) -> None:
+    """A line for each of these letters, which were pending and are being processed: by priority, then by age."""
     for start in range(0, len(keys), _AT_ONCE):
         some = keys[start : start + _AT_ONCE]
         db.execute(
             "INSERT INTO journal (at, actor, letter_id, action, before, after, detail)"
             " SELECT ?, locked_by, id, ?, ?, state, '' FROM letters"
             f" WHERE created_at IN ({', '.join('?' * len(some))}) ORDER BY priority DESC, created_at",
-            [now, str(action), str(before), *some],
+            [now, str(Step.CLAIM), str(State.PENDING), *some],
         )
 
 

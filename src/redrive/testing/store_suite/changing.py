@@ -135,3 +135,12 @@ class Changing(Ground):
         rest = await store.journal(after=first[-1].number)
         assert [line.letter_id for line in [*first, *rest]] == [letter.id for letter in letters(3)]
         assert [line.number for line in [*first, *rest]] == sorted(line.number for line in [*first, *rest])
+
+    async def test_s25_lines_of_one_call_stand_in_the_order_of_its_letters(self, store: Store) -> None:
+        await store.add(letters(4))
+        holds = [head.hold for head in await store.claim("w")]
+        [one, two, three, four] = holds
+        await store.extend([three, one, three, four], sent=True)
+        await store.settle([Settlement(hold, Resolve()) for hold in (four, two, one)])
+        named = [line.letter_id for line in await store.journal(after=4)]
+        assert named == [hold.id for hold in (three, one, four, four, two, one)]
