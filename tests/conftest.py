@@ -6,6 +6,7 @@ uses; whether the service is there is decided in one place (`tests/services/`).
 =================  ===================================================================================
 `rabbitmq`         a fresh vhost on the run's RabbitMQ: `amqp_url`, `management_url`, `vhost`, `api()`
 `postgres`         a fresh database on the run's PostgreSQL: `url`, `psql()`
+`pgbouncer`        the database of `postgres` behind a PgBouncer of the run, which pools by transaction: `url`
 `kafka`            a fresh prefix on the run's Kafka: `url`, `bootstrap`, `name()`, `admin()`
 `own_rabbitmq`     a RabbitMQ of its own to stop and kill: the same, and `ctl()`, `restart()`, `pids`, …
 `own_postgres`     a PostgreSQL of its own to stop and kill: the same, and `restart()`, `pids`, …
@@ -14,10 +15,12 @@ uses; whether the service is there is decided in one place (`tests/services/`).
 =================  ===================================================================================
 """
 
+import dataclasses
 import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import hypothesis
 import pytest
@@ -29,6 +32,7 @@ from tests.services import (
     Kafka,
     KafkaServer,
     Missing,
+    PgBouncerServer,
     Postgres,
     PostgresServer,
     RabbitMQ,
@@ -126,6 +130,18 @@ def postgres(service_run: Run) -> Iterator[Postgres]:
     """A fresh database."""
     with service_run.address(PostgresServer, os.environ).fresh() as database:
         yield database
+
+
+@pytest.fixture
+def pgbouncer(service_run: Run, postgres: Postgres) -> Postgres:
+    """The same, behind a PgBouncer that gives each transaction one of three connections."""
+
+    class Before(PgBouncerServer):
+        before = service_run.address(PostgresServer, os.environ)
+
+    pooler = urlsplit(service_run.address(Before, os.environ).url)
+    url = pooler._replace(path=urlsplit(postgres.url).path).geturl()
+    return dataclasses.replace(postgres, url=url)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -15,9 +14,9 @@ from redrive.letters import DeadLetter, LetterHead, State
 from redrive.stores.changes import Resolve, Settlement
 from redrive.stores.postgres import PostgresOptions, PostgresStore
 from redrive.testing import a_letter, letters
+from tests.faults.postgres_load import PATIENT, Load
 from tests.services import Postgres, PostgresServer
 
-PATIENT = PostgresOptions(busy_timeout=timedelta(seconds=60))
 # Whoever comes next: ending all of them each time would leave nobody the time to connect.
 END_ONE = (
     "SELECT count(pg_terminate_backend(pid)) FROM (SELECT pid FROM pg_stat_activity"
@@ -25,59 +24,12 @@ END_ONE = (
 )
 
 
-class Load:
-    """Letters that are added, claimed and settled by several tasks at once, and what these were told."""
-
-    def __init__(self, store: PostgresStore, count: int) -> None:
-        self.store = store
-        self.waiting = iter(letters(count))
-        self.count = count
-        self.added: Counter[bool] = Counter()
-        self.settled: Counter[str] = Counter()
-        self.refused = 0
-        self.well_under_way = asyncio.Event()
-
-    async def add(self) -> None:
-        for letter in self.waiting:
-            [new] = await self.store.add([letter])
-            self.added[new] += 1
-
-    async def work(self, worker: str) -> None:
-        while self.settled.total() < self.count:
-            heads = await self.store.claim(worker, limit=7)
-            done = await self.store.settle([Settlement(head.hold, Resolve()) for head in heads])
-            self.settled.update(head.id for head, ok in zip(heads, done, strict=True) if ok)
-            self.refused += done.count(False)
-            if self.settled.total() > self.count // 4:
-                self.well_under_way.set()
-            await asyncio.sleep(0 if heads else 0.01)
-
-    async def run(self) -> None:
-        async with asyncio.timeout(60):
-            await asyncio.gather(*(self.add() for _ in range(4)), *(self.work(f"w{n}") for n in range(4)))
-
-    async def check(self) -> None:
-        """Everything was added and finished once, at the first try, and everybody was told so."""
-        assert (self.added, self.refused) == ({True: self.count}, 0)
-        assert set(self.settled.values()) == {1}
-        assert await self.store.tally("state") == {State.RESOLVED: self.count}
-        lines: list[str] = []
-        number = 0
-        while found := await self.store.journal(after=number, limit=10_000):
-            lines += [f"{line.letter_id} {line.action}" for line in found]
-            number = found[-1].number
-        assert Counter(lines) == Counter(
-            f"{letter} {action}" for letter in self.settled for action in ("claim", "resolve")
-        )
-        assert await self.store.damage() is None
-
-
 @pytest.mark.parametrize("how", ["stop", "kill"])
 async def test_a_server_that_restarts_under_load_is_not_noticed_by_who_asked(
     own_postgres: PostgresServer, how: str
 ) -> None:
     store = await PostgresStore.open(own_postgres.url, PATIENT)
-    load = Load(store, 2000)
+    load = Load([store], 2000)
     running = asyncio.create_task(load.run())
     await load.well_under_way.wait()
     await asyncio.to_thread(getattr(own_postgres, how))
@@ -93,7 +45,7 @@ async def test_connections_that_are_ended_again_and_again_lose_nothing_and_do_no
     postgres: Postgres,
 ) -> None:
     store = await PostgresStore.open(postgres.url, PATIENT)
-    load = Load(store, 1000)
+    load = Load([store], 1000)
     running = asyncio.create_task(load.run())
     ended = 0
     while not running.done():

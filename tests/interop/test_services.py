@@ -130,7 +130,7 @@ class TestTheRule:
             row["name"]: (row["variable"], Path(row["where"]) if row["available"] else None)
             for row in json.loads(shown.stdout)
         } == {
-            **{name: (server.variables[0], _program(server)) for name, server in SERVICES.items()},
+            **{name: ("".join(server.variables[:1]), _program(server)) for name, server in SERVICES.items()},
             **{name: ("", _program(tool)) for name, tool in TOOLS.items()},
         }
 

@@ -13,6 +13,7 @@ a prefix of its own on it. A test that stops or kills a server asks for one of i
 `rabbitmq.py`    one file per service: what a test talks to, and how the server is started;
 `postgres.py`    a further service is one more such file and one more row in `SERVICES`
 `kafka.py`
+`pgbouncer.py`
 `embedded.py`    our own broker, as a program like the others
 `tools.py`       what tests run beside a service, found and required by the same rule
 `server.py`      what all servers have in common: start, stop, kill, restart
@@ -43,6 +44,7 @@ from redrive.errors import ServiceError
 from tests.services import guard
 from tests.services.embedded import EmbeddedServer
 from tests.services.kafka import Kafka, KafkaServer
+from tests.services.pgbouncer import PgBouncerServer
 from tests.services.postgres import Postgres, PostgresServer
 from tests.services.rabbitmq import RabbitMQ, RabbitMQServer
 from tests.services.server import A, Server, why_ended
@@ -57,6 +59,7 @@ __all__ = [
     "Kafka",
     "KafkaServer",
     "Missing",
+    "PgBouncerServer",
     "Postgres",
     "PostgresServer",
     "RabbitMQ",
@@ -72,7 +75,7 @@ __all__ = [
 
 REQUIRED = "REDRIVE_REQUIRE_SERVICES"
 SERVICES: Mapping[str, type[Server[Any]]] = {
-    row.name: row for row in (RabbitMQServer, PostgresServer, EmbeddedServer, KafkaServer)
+    row.name: row for row in (RabbitMQServer, PostgresServer, PgBouncerServer, EmbeddedServer, KafkaServer)
 }
 TOOLS: Mapping[str, Tool] = {row.name: row for row in (AMQPLIB,)}
 

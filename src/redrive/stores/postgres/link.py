@@ -9,11 +9,16 @@ transaction therefore leaves a ticket in the table `commits`. Whoever has heard 
 void: if that is refused, the transaction was committed; if not, it never will be. So a verb is neither carried out
 twice nor reported as failed when it was done (S31). The server's own numbers of transactions would not do: after a
 crash it gives the same ones again.
+
+How a session behaves is said once, when it begins. A pooler such as PgBouncer does not pass that on, and gives every
+transaction whatever connection is free: behind one, each transaction says it for itself, and no statement is prepared
+for the next one.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -52,6 +57,7 @@ _WRITING: Final = {
     "idle_in_transaction_session_timeout": "60s",  # should this process hang, others get what it has locked
 }
 _READING: Final = {"plan_cache_mode": "force_custom_plan", "default_transaction_read_only": "on"}
+_READ_ONLY: Final = "BEGIN ISOLATION LEVEL {} READ ONLY"
 
 
 class PostgresOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +112,7 @@ class Link:
         self._url = url
         self._options = options
         self._closed = False
+        self._is_pooled = False  # somebody between us and the server hands out its connections
         self._writing: Any = None
         self._reading: Any = None
 
@@ -114,10 +121,7 @@ class Link:
         """Connect, check and prepare the database. A server that is away is not waited for: it may be the wrong one."""
         link = cls(url, options)
         try:
-            arguments = {**link._arguments(_WRITING), "command_timeout": schema.PATIENCE.total_seconds()}
-            connection = await asyncpg.connect(
-                **arguments, timeout=max(1.0, options.busy_timeout.total_seconds())
-            )
+            connection = await link._first_connection()
             try:
                 await schema.prepare(connection, link.name, create=options.create)
             finally:
@@ -158,7 +162,8 @@ class Link:
                 ticket = uuid4()
                 session = Session(connection)
                 try:
-                    await connection.execute(f"BEGIN; INSERT INTO commits (ticket) VALUES ('{ticket}')")
+                    begin = self._beginning("BEGIN", _WRITING)
+                    await connection.execute(f"{begin}; INSERT INTO commits (ticket) VALUES ('{ticket}')")
                     answer = await work(session)
                     if session.unchanged:
                         await connection.execute("ROLLBACK")
@@ -181,9 +186,10 @@ class Link:
 
         async def once() -> T:
             async with self._reading.acquire(timeout=self._patience) as connection:
-                if not at_one_moment:
+                if not (at_one_moment or self._is_pooled):
                     return await look(connection)
-                async with connection.transaction(isolation="repeatable_read", readonly=True):
+                begin = _READ_ONLY.format("REPEATABLE READ" if at_one_moment else "READ COMMITTED")
+                async with self._transaction(connection, begin, _READING):
                     return await look(connection)
 
         return await self._persist(once)
@@ -215,7 +221,10 @@ class Link:
         wait = _FIRST_WAIT
         while True:
             try:
-                async with self._writing.acquire(timeout=self._patience) as connection:
+                async with (
+                    self._writing.acquire(timeout=self._patience) as connection,
+                    self._transaction(connection, "BEGIN ISOLATION LEVEL READ COMMITTED", _WRITING),
+                ):
                     # Should the server still be at it, this waits until it is through.
                     await connection.execute(
                         "INSERT INTO commits (ticket, void) VALUES ($1, true) ON CONFLICT DO NOTHING",
@@ -237,6 +246,35 @@ class Link:
 
     # --- connections -------------------------------------------------------------------------------------
 
+    async def _first_connection(self) -> Any:
+        """A connection to look around with; it finds out whether there is a pooler in between."""
+        connection = await self._as_asked()
+        if connection is None:
+            self._is_pooled = True
+            connection = await self._connect()
+        return connection
+
+    async def _as_asked(self) -> Any:
+        """A connection that behaves as it was told; None: somebody does not pass that on."""
+        try:
+            connection = await self._connect()
+        except asyncpg.ProtocolViolationError as error:
+            if "startup parameter" in str(error):
+                return None
+            raise
+        async with connection.transaction():
+            if await connection.fetchval("SELECT current_setting('search_path')") == schema.SCHEMA:
+                return connection
+        await connection.close(timeout=_GRACE)
+        return None
+
+    async def _connect(self) -> Any:
+        arguments = self._arguments(_WRITING) | {
+            "command_timeout": schema.PATIENCE.total_seconds(),
+            "statement_cache_size": 0,
+        }
+        return await asyncpg.connect(**arguments, timeout=max(1.0, self._patience))
+
     async def _pool(self, settings: dict[str, str], size: int) -> Any:
         # Nothing about a session is ever changed, so that nothing has to be set back when it is returned.
         return await asyncpg.create_pool(
@@ -244,17 +282,37 @@ class Link:
         )
 
     def _arguments(self, settings: dict[str, str]) -> dict[str, Any]:
-        timeout = self._options.statement_timeout.total_seconds()
+        behaviour = {"application_name": "redrive"}
         return {
             "dsn": self._url,
-            "command_timeout": timeout + _GRACE,
-            "server_settings": {
-                "application_name": "redrive",
-                **_SESSION,
-                **settings,
-                "statement_timeout": str(int(timeout * 1000)),
-            },
+            "command_timeout": self._options.statement_timeout.total_seconds() + _GRACE,
+            "server_settings": behaviour if self._is_pooled else {**behaviour, **self._behaviour(settings)},
+            **({"statement_cache_size": 0} if self._is_pooled else {}),
         }
+
+    def _behaviour(self, settings: dict[str, str]) -> dict[str, str]:
+        """How a session behaves, or a transaction behind a pooler."""
+        timeout = int(self._options.statement_timeout.total_seconds() * 1000)
+        return {**_SESSION, **settings, "statement_timeout": str(timeout)}
+
+    def _beginning(self, begin: str, settings: dict[str, str]) -> str:
+        """The statements that begin a transaction."""
+        if not self._is_pooled:
+            return begin
+        said = (f"SET LOCAL {name} = '{value}'" for name, value in self._behaviour(settings).items())
+        return "; ".join((begin, *said))
+
+    @asynccontextmanager
+    async def _transaction(
+        self, connection: Any, begin: str, settings: dict[str, str]
+    ) -> AsyncIterator[None]:
+        await connection.execute(self._beginning(begin, settings))
+        try:
+            yield
+        except BaseException:
+            await _roll_back(connection)
+            raise
+        await connection.execute("COMMIT")
 
     @property
     def _patience(self) -> float:

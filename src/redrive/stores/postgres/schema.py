@@ -28,8 +28,9 @@ def migrations() -> list[tuple[int, str]]:
 
 async def prepare(connection: Any, name: str, *, create: bool) -> None:
     """Make the schema one of this version, or say why it cannot be. `name` is the database's, for people."""
-    await _check_server(connection, name)
-    version = await _version(connection, name)
+    async with connection.transaction():  # else a pooler might let two connections see to one statement
+        await _check_server(connection, name)
+        version = await _version(connection, name)
     if version is None and not create:
         raise StoreError(
             f"{name} holds no dead letters; check store.url, or let redrive create them by using it"
@@ -39,7 +40,9 @@ async def prepare(connection: Any, name: str, *, create: bool) -> None:
         if number <= (version or 0):
             continue
         async with connection.transaction():
-            await connection.execute(f"SET LOCAL statement_timeout = '{PATIENCE.total_seconds():.0f}s'")
+            await connection.execute(
+                f"SET LOCAL statement_timeout = '{PATIENCE.total_seconds():.0f}s'; SET LOCAL search_path = {SCHEMA}"
+            )
             await connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK})")
             there = await _version(connection, name) or 0  # another process may have been faster
             _check_version(there, name)
