@@ -17,6 +17,8 @@ from redrive.testing.store_suite.operating import Operating
 from redrive.testing.store_suite.reading import Reading
 from redrive.testing.store_suite.settling import Settling
 
+__all__ = ["Adding", "Changing", "Claiming", "Failing", "Operating", "Reading", "Settling", "StoreSuite"]
+
 
 class StoreSuite(Adding, Claiming, Settling, Changing, Reading, Failing, Operating):
     """The whole contract as tests."""
