@@ -1,9 +1,9 @@
 """What is the broker, without sockets, files and clocks?
 
 `Broker` holds the virtual hosts and users, and does what was left for later: deaths (so that dead-lettering never
-re-enters itself, B11), dispatch (once per turn, however much came in), timers and confirms. Its owner calls `receive`
-of a session with octets, then `work`, and sends what the sessions in `talking` have to say. Times are milliseconds
-since 1970, and always come from the owner.
+re-enters itself, B11), dispatch of what stands in line (once per turn, however much came in), timers and confirms. Its
+owner calls `receive` of a session with octets, then `work`, and sends what the sessions in `talking` have to say. Times
+are milliseconds since 1970, and always come from the owner.
 """
 
 import heapq

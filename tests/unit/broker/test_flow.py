@@ -35,6 +35,41 @@ def test_a_deep_queue_is_delivered_to_the_end_without_acknowledgements() -> None
     assert bodies == [b"%d" % number for number in range(5000)]
 
 
+def test_a_message_for_one_that_waits_is_on_its_way_before_the_turn_is_over() -> None:
+    world = World()
+    publisher, consumer = world.client(), world.client()
+    consumer.declare("q")
+    consumer.call(m.BasicQos(prefetch_count=2), m.BasicQosOk)
+    consumer.call(m.BasicConsume("q", "c"), m.BasicConsumeOk)
+    for number in range(4):
+        octets = publisher.connection.send(m.BasicPublish("", "q"), 1, Content(body=b"%d" % number))
+        publisher.session.receive(octets, world.now)
+    consumer.listen()  # without `world.work`
+    tags = [
+        (delivery.delivery_tag, content and content.body)
+        for delivery, content in consumer.all_of(m.BasicDeliver)
+    ]
+    assert tags == [(1, b"0"), (2, b"1")]
+    world.work()
+    assert not consumer.sees(m.BasicDeliver)  # no more room, and nothing twice
+    consumer.send(m.BasicNack(1, requeue=True), 1)
+    consumer.send(m.BasicAck(2), 1)
+    assert [content and content.body for _, content in consumer.all_of(m.BasicDeliver)] == [b"0", b"2"]
+    assert consumer.depth("q") == 1
+
+
+def test_a_message_waits_for_its_turn_where_several_could_take_it() -> None:
+    world = World()
+    client = world.client()
+    client.declare("q")
+    for tag in ("a", "b"):
+        client.call(m.BasicConsume("q", tag, no_ack=True), m.BasicConsumeOk)
+    for number in range(4):
+        client.publish("q", b"%d" % number)
+    takers = [delivery.consumer_tag for delivery, _ in client.all_of(m.BasicDeliver)]
+    assert takers in (["a", "b"] * 2, ["b", "a"] * 2)
+
+
 # --- failures other brokers of this kind had (AMQP.md, end) --------------------------------------------------
 
 
