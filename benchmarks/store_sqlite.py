@@ -103,10 +103,8 @@ async def add_one_by_one(path: Path, letters: list[DeadLetter]) -> float:
 
 
 def add_plainly(path: Path, letters: list[DeadLetter], indexed: tuple[str, ...]) -> float:
-    rows = [
-        (*columns, failure, one.message.body) for one in letters for columns, _, failure in [new_row(one)]
-    ]
-    names = [*OWN, "failure", "body"]
+    rows = [(*columns, content, failure) for columns, content, failure in map(new_row, letters)]
+    names = [*OWN, "content", "failure"]
     db = sqlite3.connect(path, isolation_level=None)
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
