@@ -159,7 +159,7 @@ async def test_a_crowd_of_thousands_is_committed_in_few_groups(path: Path) -> No
     await writer.close()
 
 
-@pytest.mark.parametrize("count", [249, 250, 251, 500, 750])
+@pytest.mark.parametrize("count", [249, 250, 251, 499, 500])
 async def test_a_turn_with_many_jobs_is_handed_over_in_portions_and_committed_once(
     path: Path, count: int
 ) -> None:
@@ -171,6 +171,51 @@ async def test_a_turn_with_many_jobs_is_handed_over_in_portions_and_committed_on
     assert connection.commits == 2
     await writer.close()
     assert len(lines(path)) == 2 * count
+
+
+@pytest.mark.parametrize("count", [501, 750, 2000])
+async def test_a_turn_with_very_many_jobs_is_committed_in_several_groups(path: Path, count: int) -> None:
+    connection = connect(path)
+    writer = Writer(connection, path, one_by_one)
+    texts = [f"{number}" for number in range(count)]
+    assert await asyncio.gather(*(writer.submit(Job(write(text))) for text in texts)) == texts
+    assert 1 <= connection.commits <= count // 500 + 1
+    await writer.close()
+    assert lines(path) == texts
+
+
+async def test_enough_jobs_are_committed_although_their_turn_goes_on(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.stores.sqlite.writer._PATIENCE_S", 60)
+    connection = connect(path)
+    writer = Writer(connection, path, one_by_one)
+    futures = [writer.submit(Job(write(f"{number}"))) for number in range(510)]
+    until = time.monotonic() + 30
+    while connection.commits == 0 and time.monotonic() < until:
+        time.sleep(0.01)  # noqa: ASYNC251  the event loop is to be busy
+    assert len(lines(path)) == 500
+    assert len(await asyncio.gather(*futures)) == 510
+    await writer.close()
+
+
+async def test_a_busy_loop_pauses_for_the_thread_only_while_that_is_at_work(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("redrive.stores.sqlite.writer.time.sleep", pauses.append)
+    connection = connect(path)
+    writer = Writer(connection, path, one_by_one)
+    await answers(writer, *(write(f"idle {number}") for number in range(100)))
+    assert not pauses
+    with shut(connection):
+        first = writer.submit(Job(write("first")))
+        while not writer._is_busy:  # noqa: ASYNC110  as above
+            await asyncio.sleep(0)
+        rest = [writer.submit(Job(write(f"busy {number}"))) for number in range(100)]
+    await asyncio.gather(first, *rest)
+    assert len(pauses) == 4
+    await writer.close()
 
 
 async def test_a_turn_that_takes_too_long_does_not_keep_the_file(path: Path) -> None:

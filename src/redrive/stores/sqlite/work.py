@@ -77,12 +77,10 @@ def add(db: Connection, batches: Sequence[Sequence[NewRow]], stamps: Stamps, now
         new += _add_heads(db, rows[start : start + _ROWS_AT_ONCE], stamps, now)
     for start in range(0, len(new), _ROWS_AT_ONCE):
         some = new[start : start + _ROWS_AT_ONCE]
-        values = [
-            value
-            for key, (_, content, failure) in some
-            for value in (key, quickly_bound(content), quickly_bound(failure))
-        ]
-        db.execute(insert_bodies(len(some)), values)
+        values: list[Any] = []
+        for key, (_, content, failure) in some:
+            values += (key, quickly_bound(content), quickly_bound(failure))
+        db.executemany(insert_bodies(len(some)), (values,))
     tags = [(tag, key) for key, (columns, _, _) in new if columns[TAGS] for tag in read_tags(columns[TAGS])]
     if tags:
         db.executemany("INSERT INTO tags (tag, letter) VALUES (?, ?)", tags)
@@ -95,10 +93,13 @@ def add(db: Connection, batches: Sequence[Sequence[NewRow]], stamps: Stamps, now
 def _add_heads(db: Connection, rows: list[NewRow], stamps: Stamps, now: int) -> list[tuple[int, NewRow]]:
     """The letters that are new, with their keys; their heads are in the file now."""
     keyed = list(zip(stamps.take(len(rows), now), rows, strict=True))
-    values = [now]
-    values += [value for key, (columns, _, _) in keyed for value in (key, *columns)]
+    values: list[Any] = [now]
+    for key, (columns, _, _) in keyed:
+        values.append(key)
+        values += columns
     try:
-        added = db.execute(insert_letters(len(rows)), values).rowcount
+        # One statement with many rows. `execute` would give the interpreter's lock away twice, to ask for the last row.
+        added = db.executemany(insert_letters(len(rows)), (values,)).rowcount
     except sqlite3.IntegrityError as error:
         if error.sqlite_errorcode not in _STAMP_TAKEN:
             raise

@@ -2,9 +2,12 @@
 
 One thread owns the writing connection. Jobs that are handed over in one turn of the event loop travel together;
 the thread takes all that have come, runs them in one transaction and commits once (group commit). While the disk
-works on one group, the next one gathers. Where very many come in one turn they are handed over in portions, so that
-the thread is at work on the first while the last are still being made; it commits when the turn is over. A job's
-future is done only after the commit, so whoever awaited it can rely on it.
+works on one group, the next one gathers. A job's future is done only after the commit, so whoever awaited it can rely
+on it.
+
+Where very many come in one turn, loop and thread work side by side: jobs are handed over in portions, the thread
+commits when it has enough of them, and the loop, which has Python's global lock as long as it is busy, pauses now and
+then for a moment, in which the thread can have it.
 
 A job that raises, whatever it raises, changes nothing and disturbs no other: the group is rolled back and done again,
 each job behind a savepoint. So jobs do nothing but read and write the database. Where the database itself fails (disk
@@ -14,6 +17,7 @@ full, damaged file), the whole group is rolled back and every job in it is told.
 import asyncio
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -32,7 +36,10 @@ _OF_A_JOB: Final = (
     sqlite3.DataError,
 )
 _LARGEST_GROUP: Final = 5000  # jobs in one transaction, give or take one hand-over
+_ENOUGH: Final = 500  # jobs that are committed without waiting for more of the same turn
 _PORTION: Final = 250  # jobs that are handed over before the turn is over
+_BREATH: Final = 25  # jobs between two pauses of a loop that has more of them, while the thread is at work
+_PAUSE_S: Final = 20e-6  # as short as can be: it gives the lock away, which a pause of zero does not
 _PATIENCE_S: Final = 0.05  # a turn that takes longer must not keep others from the file
 
 
@@ -89,6 +96,7 @@ class Writer:
         self._is_gathering = False
         self._handed_over: SimpleQueue[Portion | None] = SimpleQueue()
         self._is_ending = False  # the thread has seen the last portion
+        self._is_busy = False  # the thread is at work
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="redrive-sqlite-writer", daemon=True)
         self._thread.start()
@@ -103,9 +111,12 @@ class Writer:
         job.future = future = self._loop.create_future()
         gathered = self._gathered
         gathered.append(job)
-        if len(gathered) == _PORTION:
-            self._handed_over.put(Portion(gathered, more=True))
-            self._gathered = []
+        if not len(gathered) % _BREATH:
+            if len(gathered) == _PORTION:
+                self._handed_over.put(Portion(gathered, more=True))
+                self._gathered = []
+            if self._is_busy:
+                time.sleep(_PAUSE_S)
         return future
 
     async def close(self) -> None:
@@ -147,9 +158,12 @@ class Writer:
         portion = self._take()
         if portion is None:
             return False
-        results = self._commit(portion)
-        with suppress(RuntimeError):  # the loop was closed: nobody waits any more
-            self._loop.call_soon_threadsafe(self._deliver, results)
+        if portion.jobs:  # else it is the end of a turn whose jobs are done already
+            self._is_busy = True
+            results = self._commit(portion)
+            self._is_busy = False
+            with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._deliver, results)
         return True
 
     def _take(self, timeout: float | None = None) -> Portion | None:
@@ -178,7 +192,7 @@ class Writer:
                 group += this.jobs
                 for bundle in self._bundle(this.jobs):
                     results.done.append((bundle.jobs, bundle.work(self._connection)))
-                this = self._take(_PATIENCE_S) if this.more and len(group) < _LARGEST_GROUP else None
+                this = self._take(_PATIENCE_S) if this.more and len(group) < _ENOUGH else None
             self._connection.execute("COMMIT")
         except BaseException as error:  # noqa: BLE001  whoever waits must hear of it, whatever it is
             self._roll_back()
