@@ -101,3 +101,16 @@ async def test_one_letter_that_is_not_there_is_named(store: SqliteStore) -> None
     (hold,) = await held(store, 1)
     with pytest.raises(LetterNotFoundError, match="nobody"):
         await store.load([hold.id, "nobody"])
+
+
+@pytest.mark.parametrize("count", [1, 31, 32, 33, 63, 65, 124, 251, 499, 500, 501, 971, 1000, 1001])
+async def test_a_batch_of_any_size_is_added_whole_and_in_order(store: SqliteStore, count: int) -> None:
+    lot = [a_letter(key=f"orders/{number}") for number in range(count)]
+    known = lot[count // 2]
+    await store.add([known])
+    assert await store.add(lot) == [letter is not known for letter in lot]
+    found = await store.load([letter.id for letter in lot])
+    assert [letter.message for letter in found] == [letter.message for letter in lot]
+    ages = [letter.created_at for letter in found if letter.id != known.id]
+    assert ages == sorted(ages)
+    assert len(set(ages)) == count - 1

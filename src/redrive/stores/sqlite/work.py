@@ -8,7 +8,7 @@ and what they write, nobody else writes. They commit nothing and know no thread,
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from redrive.letters import Hold, LetterHead, State, Step
 from redrive.letters.letter import storable
@@ -38,10 +38,12 @@ from redrive.stores.rows import ID, TAGS, NewRow, bind, head_of, read_tags, span
 from redrive.stores.sqlite.rows import COLUMNS, insert_bodies, insert_letters, quickly_bound
 
 Connection: TypeAlias = sqlite3.Connection
+T = TypeVar("T")
 _LET_IN: Final = 10_000  # how many letters may fall due in one claim (S13)
 _AT_ONCE: Final = 500  # ids bound in one statement, or letters looked at by one
-# Letters added by one statement: prepared once, and few enough for SQLite's limit of bound values.
-_ROWS_AT_ONCE: Final = 250
+# Rows that one statement adds. Few sizes, because each of them is a program that SQLite makes and keeps; the largest is
+# SQLite's limit for such a list.
+_SIZES: Final = (500, 250, 125, 64, 32)
 # Another process wrote at the same microseconds.
 _STAMP_TAKEN: Final = (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_ROWID)
 _TAKING: Final = {State.PENDING: Step.CLAIM, State.MANUAL: Step.REPLAY}
@@ -73,10 +75,9 @@ def add(db: Connection, batches: Sequence[Sequence[NewRow]], stamps: Stamps, now
     """Many adds as one: which letters of each batch are new (S2, S4, S5)."""
     rows = [row for batch in batches for row in batch]
     new: list[tuple[int, NewRow]] = []
-    for start in range(0, len(rows), _ROWS_AT_ONCE):
-        new += _add_heads(db, rows[start : start + _ROWS_AT_ONCE], stamps, now)
-    for start in range(0, len(new), _ROWS_AT_ONCE):
-        some = new[start : start + _ROWS_AT_ONCE]
+    for some_rows in _in_sizes(rows):
+        new += _add_heads(db, some_rows, stamps, now)
+    for some in _in_sizes(new):
         values: list[Any] = []
         for key, (_, content, failure) in some:
             values += (key, quickly_bound(content), quickly_bound(failure))
@@ -90,7 +91,7 @@ def add(db: Connection, batches: Sequence[Sequence[NewRow]], stamps: Stamps, now
     return [[_is_first(columns[ID], fresh) for columns, _, _ in batch] for batch in batches]
 
 
-def _add_heads(db: Connection, rows: list[NewRow], stamps: Stamps, now: int) -> list[tuple[int, NewRow]]:
+def _add_heads(db: Connection, rows: Sequence[NewRow], stamps: Stamps, now: int) -> list[tuple[int, NewRow]]:
     """The letters that are new, with their keys; their heads are in the file now."""
     keyed = list(zip(stamps.take(len(rows), now), rows, strict=True))
     values: list[Any] = [now]
@@ -109,6 +110,15 @@ def _add_heads(db: Connection, rows: list[NewRow], stamps: Stamps, now: int) -> 
         return keyed
     there = dict(_of_ids(db, "id, created_at", [columns[ID] for columns, _, _ in rows]))
     return [(key, row) for key, row in keyed if there[row[0][ID]] == key]
+
+
+def _in_sizes(rows: Sequence[T]) -> Iterator[Sequence[T]]:
+    """The rows in pieces of `_SIZES`; the last few as they are."""
+    start = 0
+    while left := len(rows) - start:
+        size = next((size for size in _SIZES if size <= left), left)
+        yield rows[start : start + size]
+        start += size
 
 
 def _is_first(letter_id: str, new: set[str]) -> bool:
@@ -328,8 +338,7 @@ def _write_attempts(db: Connection, attempts: Sequence[tuple[Any, ...]]) -> None
 
 def _insert(db: Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
     """Many rows by few statements."""
-    for start in range(0, len(rows), _ROWS_AT_ONCE):
-        some = rows[start : start + _ROWS_AT_ONCE]
+    for some in _in_sizes(rows):
         row = f"({', '.join('?' * len(some[0]))})"
         values = [value for each in some for value in each]
         db.execute(f"INSERT INTO {into} VALUES {', '.join([row] * len(some))}", values)
