@@ -161,8 +161,9 @@ async def test_a_crowd_of_thousands_is_committed_in_few_groups(path: Path) -> No
 
 @pytest.mark.parametrize("count", [249, 250, 251, 499, 500])
 async def test_a_turn_with_many_jobs_is_handed_over_in_portions_and_committed_once(
-    path: Path, count: int
+    path: Path, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("redrive.stores.sqlite.writer._PATIENCE_S", 60)  # however busy the machine is
     connection = connect(path)
     writer = Writer(connection, path, one_by_one)
     for _ in range(2):  # the thread is still there for the next turn
@@ -174,7 +175,10 @@ async def test_a_turn_with_many_jobs_is_handed_over_in_portions_and_committed_on
 
 
 @pytest.mark.parametrize("count", [501, 750, 2000])
-async def test_a_turn_with_very_many_jobs_is_committed_in_several_groups(path: Path, count: int) -> None:
+async def test_a_turn_with_very_many_jobs_is_committed_in_several_groups(
+    path: Path, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.stores.sqlite.writer._PATIENCE_S", 60)  # likewise
     connection = connect(path)
     writer = Writer(connection, path, one_by_one)
     texts = [f"{number}" for number in range(count)]
