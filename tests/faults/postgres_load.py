@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from redrive.letters import State
@@ -52,6 +52,17 @@ class Load:
                     for n in range(tasks)
                 ),
             )
+
+    async def run_through(self, *steps: Callable[[], None]) -> None:
+        """Run, and take these steps while everything is well under way; they are over before the load is."""
+        running = asyncio.create_task(self.run())
+        await self.well_under_way.wait()
+        for step in steps:
+            await asyncio.to_thread(step)
+        done = self.settled.total()
+        await running
+        assert done < self.count, "the load was over before the last step was"
+        await self.check()
 
     async def check(self) -> None:
         """Everything was added and finished once, at the first try, and everybody was told so."""
