@@ -63,7 +63,8 @@ class RestartSuite(Ground):
         assert all_done(await receiver.release([Release(delivery, self.delay) for delivery in out]), 3)
         await self.restart(place)
         found = await self._found_again(receiver, set(numbered(3)))
-        if transport.capabilities.delivery_count:
+        # Else what was given back may come as well: the broker has forgotten that it was.
+        if transport.capabilities.delivery_count and self.keeps_settlements:
             assert [delivery.delivery_count for delivery in found] == [2] * 3
 
     async def _found_again(self, receiver: Receiver, wanted: set[bytes]) -> list[Delivery]:
