@@ -11,6 +11,7 @@ uses; whether the service is there is decided in one place (`tests/services/`).
 `own_rabbitmq`     a RabbitMQ of its own to stop and kill: the same, and `ctl()`, `restart()`, `pids`, …
 `own_postgres`     a PostgreSQL of its own to stop and kill: the same, and `restart()`, `pids`, …
 `own_kafka`        a Kafka of its own to stop and kill: the same under `address`, and `restart()`, `pids`, …
+`broker` and more  a fresh vhost on a real RabbitMQ and on ours in turn: see `tests/interop/brokers.py`
 `certificates`     a folder with certificates for TLS: of the server, and of the client `guest`
 =================  ===================================================================================
 """
@@ -41,6 +42,8 @@ from tests.services import (
     look_for,
     required,
 )
+
+pytest_plugins = ["tests.interop.brokers"]  # and what is run against both AMQP brokers
 
 # A shared machine makes any deadline a lie. In CI a failure also prints what repeats it elsewhere.
 hypothesis.settings.register_profile("home", deadline=None)

@@ -27,8 +27,6 @@ from tests.acceptance.told import Told
 from tests.services import RabbitMQServer
 from tests.services.server import Server
 
-pytest_plugins = ["tests.interop.brokers"]
-
 NO_FLOOD = read({"consume": {"flood_breaker": False, "stop_timeout": "5s"}, "retry": {"backoff": "10ms"}})
 BOTH = pytest.mark.parametrize("queue_type", ["quorum", "classic"])
 

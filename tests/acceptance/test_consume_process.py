@@ -22,8 +22,6 @@ from redrive import __file__ as package
 from tests.services import RabbitMQ
 from tests.services.server import free_ports
 
-pytest_plugins = ["tests.interop.brokers"]
-
 PROGRAM = "from redrive.cli import main; main()"
 SHOP = """
     import asyncio, time

@@ -12,8 +12,6 @@ from redrive.demo.staff import Clerk
 from redrive.errors import ServiceError
 from tests.services import RabbitMQ
 
-pytest_plugins = ["tests.interop.brokers"]
-
 SHOP = """
 from redrive import App
 

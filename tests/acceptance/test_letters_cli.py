@@ -31,8 +31,6 @@ from redrive.testing.factories import a_failure, a_message
 from tests.acceptance.serving import PROGRAM
 from tests.acceptance.shop import Queue, Shop, ids_of, sending
 
-pytest_plugins = ["tests.interop.brokers"]
-
 _CTRL_C = b"\x03"
 DECLINED = a_failure("card declined", error_type="PaymentError")
 

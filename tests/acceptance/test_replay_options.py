@@ -26,8 +26,6 @@ from tests.acceptance.serving import QUICK, Process, Serving, channel, serving, 
 from tests.acceptance.shop import Queue, Shop, ids_of, sending
 from tests.services import Kafka, RabbitMQ
 
-pytest_plugins = ["tests.interop.brokers"]
-
 QUIET = QUICK.replace("[recover]", "[recover]\n    workers = 0")  # nothing is sent but what a test sends
 CONSUMER = """
     from redrive import App

@@ -21,8 +21,6 @@ from redrive.transports.rabbitmq import envelope, url
 from tests.acceptance.test_consume_process import Consuming, exists, send, until
 from tests.services import RabbitMQ
 
-pytest_plugins = ["tests.interop.brokers"]
-
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
 TUTORIAL = (ROOT / "docs" / "tutorial" / "first-consumer.md").read_text("utf-8")

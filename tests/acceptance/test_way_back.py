@@ -27,8 +27,6 @@ from redrive.stores.operations import OperationState
 from redrive.transports.redriving import SendOptions
 from tests.acceptance.way_back import MINUTE, Flaky, LimitedError, Outside, WayBack, open_way_back
 
-pytest_plugins = ["tests.interop.brokers"]
-
 NETWORK = ConnectionResetError("connection reset by peer")
 DENIED = PermissionError("the account is closed")
 DAY = timedelta(days=1)

@@ -15,8 +15,6 @@ from redrive.stores.sqlite import SqliteStore
 from redrive.transports import Publication, Source, Target, open_transport
 from tests.faults.children import a_child
 
-pytest_plugins = ["tests.interop.brokers"]
-
 CHILD = Path(__file__).with_name("collector_child.py")
 COUNT, BATCH = 2000, 50  # a collector takes up to two batches at once
 # Each child is killed when it has said this word so often: before a batch is durable, or after; never near the end.

@@ -19,8 +19,6 @@ from redrive.testing import letters
 from redrive.transports import Source, open_transport
 from tests.faults.children import a_child
 
-pytest_plugins = ["tests.interop.brokers"]
-
 CHILD = Path(__file__).with_name("replay_child.py")
 COUNT, BATCH, KILLS = 3000, 20, 50
 

@@ -26,8 +26,6 @@ from redrive.testing import letters
 from redrive.transports import Publication, Source, Target, Transport, open_transport
 from tests.faults.children import a_child
 
-pytest_plugins = ["tests.interop.brokers"]
-
 CHILD = Path(__file__).with_name("worker_child.py")
 COUNT = 5
 LEASE = 1.0  # seconds; the heartbeat of a worker that runs comes three times as often
