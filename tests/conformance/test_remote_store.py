@@ -9,7 +9,8 @@ from pathlib import Path
 from starlette.applications import Starlette
 
 from redrive.clock import Clock
-from redrive.serve.web import Web, listen, store_route
+from redrive.listening import Listening
+from redrive.serve.web import listen, store_route
 from redrive.stores.base import Store
 from redrive.stores.remote import RemoteStore
 from redrive.stores.sqlite import SqliteStore
@@ -20,7 +21,7 @@ class Served(RemoteStore):
     """A remote store that takes its server with it when it is closed."""
 
     behind: Store
-    web: Web
+    web: Listening
 
     @classmethod
     async def on(cls, behind: Store) -> "Served":

@@ -21,7 +21,8 @@ from starlette.routing import Route
 
 from redrive.clock import Clock
 from redrive.errors import ServiceError
-from redrive.serve.web import Web, listen
+from redrive.listening import Listening
+from redrive.serve.web import listen
 
 STOLEN: Final = "stolen"
 WHOLESALE: Final = "wholesale"
@@ -76,8 +77,8 @@ class Outside:
         self._quota = Quota(clock)
         self._closing = asyncio.Event()
         self._bank_app = Starlette(routes=[Route("/charge", self._charge, methods=["POST"])])
-        self._bank: Web | None = None
-        self._mail: Web | None = None
+        self._bank: Listening | None = None
+        self._mail: Listening | None = None
         self.bank_url = ""
         self.mail_url = ""
 

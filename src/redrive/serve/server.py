@@ -21,6 +21,7 @@ import msgspec
 from redrive.clock import Clock, pause
 from redrive.errors import BrokerUnreachableError, SettingsError
 from redrive.letters.verdict import QUEUE
+from redrive.listening import Listening
 from redrive.recover.service import Services
 from redrive.serve.child import EmbeddedBroker
 from redrive.serve.condition import Condition
@@ -28,7 +29,7 @@ from redrive.serve.crew import Crew
 from redrive.serve.discovery import queues_at
 from redrive.serve.figures import Figures
 from redrive.serve.lock import ServeLock
-from redrive.serve.web import Web, check_loopback, start_web
+from redrive.serve.web import check_loopback, start_web
 from redrive.settings import Settings, StoreSettings
 from redrive.stores import open_store
 from redrive.transports import Source, Transport, open_transport
@@ -155,7 +156,7 @@ class Server:
     def _trouble(self, what: str, error: Exception) -> None:
         _LOG.warning("%s: %s: %s", what, type(error).__name__, self._redactor.clean(str(error)))
 
-    def _places(self, broker: str, management: str | None, web: Web) -> Places:
+    def _places(self, broker: str, management: str | None, web: Listening) -> Places:
         return Places(
             broker=self._redactor.clean(broker),
             management=management,

@@ -8,15 +8,12 @@ names of loopback (a page in a browser cannot reach it under a name of its own),
 with a content type that a browser does not send to others unasked.
 """
 
-import asyncio
 import ipaddress
 import json
 import logging
-import socket
 from http import HTTPStatus
 from typing import Final
 
-import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -36,6 +33,7 @@ from redrive.errors import (
     StoreError,
     use_instead,
 )
+from redrive.listening import Listening, bind, listen_at
 from redrive.serve.condition import OK, Condition
 from redrive.serve.figures import Figures
 from redrive.stores import wire
@@ -72,55 +70,21 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-class Web:
-    """The server while it listens."""
-
-    def __init__(self, host: str, web: uvicorn.Server, place: socket.socket) -> None:
-        self.port = int(place.getsockname()[1])
-        shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{self.port}"
-        self._web = web
-        self._place = place
-
-    async def close(self) -> None:
-        """Stop listening, and let what is under way come to its end."""
-        try:
-            async with asyncio.timeout(_GRACE):
-                await self._web.shutdown(sockets=[self._place])
-        except TimeoutError:
-            pass  # whoever is slow has lost its answer
-
-
-async def start_web(store: Store, condition: Condition, figures: Figures, host: str, port: int) -> Web:
+async def start_web(store: Store, condition: Condition, figures: Figures, host: str, port: int) -> Listening:
     """Listen there; port 0 is any that is free."""
     return await listen(application(store, condition, figures), host, port)
 
 
-async def listen(app: ASGIApp, host: str, port: int) -> Web:
+async def listen(app: ASGIApp, host: str, port: int) -> Listening:
     """Let this application listen there."""
     check_loopback(host)
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        place = socket.create_server((host, port), family=family, backlog=128)
+        place = bind(host, port)
     except OSError as error:
         raise ServiceError(
             f"cannot listen on {host}:{port}: {error.strerror or error}; choose another port with --port"
         ) from error
-    config = uvicorn.Config(
-        app,
-        lifespan="off",
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        date_header=False,  # here it would need a timer
-        timeout_keep_alive=_IDLE,
-    )
-    config.load()
-    web = uvicorn.Server(config)
-    web.lifespan = config.lifespan_class(config)
-    await web.startup(sockets=[place])
-    return Web(host, web, place)
+    return await listen_at(place, app, grace=_GRACE, timeout_keep_alive=_IDLE, log_level="warning")
 
 
 # --- answers ------------------------------------------------------------------------------------------------

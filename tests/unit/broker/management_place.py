@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from redrive.broker.core import Broker
-from redrive.broker.management import Management, start_management
+from redrive.broker.management import start_management
 from redrive.broker.queue import Queue
 from redrive.broker.server import Server
+from redrive.listening import Listening
 
 GUEST = ("guest", "guest")
 
@@ -25,7 +26,7 @@ class Reply(NamedTuple):
 class Place:
     """A broker and its API."""
 
-    def __init__(self, server: Server, management: Management, amqp_port: int) -> None:
+    def __init__(self, server: Server, management: Listening, amqp_port: int) -> None:
         self.server = server
         self.broker = server.broker
         self.management = management

@@ -17,9 +17,10 @@ from redrive.errors import (
     StoreClosedError,
     StoreError,
 )
+from redrive.listening import Listening
 from redrive.serve.condition import Condition
 from redrive.serve.figures import Figures
-from redrive.serve.web import Web, check_loopback, start_web
+from redrive.serve.web import check_loopback, start_web
 from redrive.settings import StoreSettings
 from redrive.stores import open_store
 from redrive.stores.memory import MemoryStore
@@ -30,7 +31,7 @@ from tests.unit.serve.test_crew import Place
 
 
 class Served:
-    def __init__(self, place: Place, web: Web) -> None:
+    def __init__(self, place: Place, web: Listening) -> None:
         self.place = place
         self.web = web
 

@@ -5,6 +5,6 @@ codes and error bodies. It runs in the broker's own event loop, so a request see
 changes it as one step. Importing this package imports the HTTP server: do so only where a port is asked for.
 """
 
-from redrive.broker.management.serve import Management, start_management
+from redrive.broker.management.serve import start_management
 
-__all__ = ["Management", "start_management"]
+__all__ = ["start_management"]
