@@ -1,0 +1,183 @@
+"""Which alerts follow from what was measured?
+
+The incidents of all rules and subjects stand in a `Book`. What was measured goes in, alerts come out, in the order in
+which they are to be told. Nothing here knows a clock or tells anybody: time is passed in, the book is for others to
+make durable, and the alerts are for others to send.
+
+The rules: a cause is looked at before its consequences, and while a cause is found, even if only suspected,
+consequences of the same component are not looked at (C5). A subject that was not measured stays as it is.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from redrive.watch.alerts.alert import Alert, Occasion
+from redrive.watch.alerts.incidents import (
+    Finding,
+    Incident,
+    Policy,
+    acknowledged,
+    begun,
+    stepped,
+    told,
+    waited,
+)
+from redrive.watch.alerts.rules import RULES, AlertRule, Measured, checked
+from redrive.watch.alerts.windows import Window
+
+_REMEMBERED: Final = 200  # incidents that are over, for people who look back
+
+
+class Book(msgspec.Struct, kw_only=True):
+    """The incidents as they are written down."""
+
+    current: dict[str, Incident] = {}  # by rule and subject; those that are only suspected included
+    over: list[Incident] = []  # the latest that have ended, the last one last
+
+    def open(self) -> list[Incident]:
+        """Those that somebody was told of."""
+        return [incident for incident in self.current.values() if incident.is_open]
+
+    def acknowledge(self, incident_id: str, by: str, now: datetime) -> Incident | None:
+        """Somebody takes care of it. None: no open incident has this id."""
+        for key, incident in self.current.items():
+            if incident.id == incident_id and incident.is_open:
+                self.current[key] = acknowledged(incident, by, now)
+                return self.current[key]
+        return None
+
+
+class Alarm:
+    """What is told of which incident."""
+
+    def __init__(
+        self,
+        rules: Iterable[AlertRule] = RULES,
+        policy: Policy | None = None,
+        windows: Iterable[Window] = (),
+        *,
+        new_id: Callable[[], str],
+        link: Callable[[Incident], str | None] = lambda _incident: None,
+    ) -> None:
+        """`link` says where a person sees more of an incident."""
+        self.rules: Mapping[str, AlertRule] = {rule.name: rule for rule in checked(rules)}
+        self._policy = policy or Policy()
+        self._windows = tuple(windows)
+        self._new_id = new_id
+        self._link = link
+
+    def subjects(self, book: Book, measure: str) -> set[str]:
+        """Whom to measure even if nothing is there any more: only so can their incidents end."""
+        return {
+            incident.subject
+            for incident in book.current.values()
+            if incident.rule in self.rules and self.rules[incident.rule].measure == measure
+        }
+
+    def looked(self, book: Book, measured: Iterable[Measured], now: datetime) -> list[Alert]:
+        """What is to be told after this look; the book is brought up to date.
+
+        What was not measured has only grown older. Incidents of rules that are no longer there are struck out.
+        """
+        for key, incident in list(book.current.items()):
+            if incident.rule not in self.rules:
+                del book.current[key]
+        seen = list(measured)
+        alerts: list[Alert] = []
+        looked_at: set[str] = set()
+        for rule in sorted(self.rules.values(), key=lambda rule: not rule.hides):
+            for one in seen:
+                if one.measure == rule.measure and not self._is_hidden(book, rule, one.component):
+                    looked_at.add(_key(rule, one.subject))
+                    alerts += self._look(book, rule, one, now)
+        for key, incident in list(book.current.items()):
+            if key not in looked_at:
+                quiet = self._is_quiet(incident, now)
+                if occasion := waited(incident, now, self._policy, quiet=quiet):
+                    alerts.append(self._tell(book, key, incident, occasion, now))
+        return alerts
+
+    def _look(self, book: Book, rule: AlertRule, one: Measured, now: datetime) -> Iterable[Alert]:
+        key = _key(rule, one.subject)
+        finding = _finding(rule, one)
+        incident = book.current.get(key)
+        if incident is None:
+            if finding is None:
+                return
+            incident = begun(self._new_id(), rule.name, one.subject, finding, now)
+        after, occasion = stepped(
+            incident, finding, now, self._policy, confirm=rule.confirm, quiet=self._is_quiet(incident, now)
+        )
+        if after is None:
+            del book.current[key]
+            return
+        book.current[key] = after
+        if occasion is not None:
+            yield self._tell(book, key, after, occasion, now)
+
+    def _tell(self, book: Book, key: str, incident: Incident, occasion: Occasion, now: datetime) -> Alert:
+        after = told(incident, occasion, now)
+        if after.over_at is None:
+            book.current[key] = after
+        else:
+            del book.current[key]
+            book.over = [*book.over[1 - _REMEMBERED :], after]
+        return alert_of(incident, occasion, now, self._link(incident))
+
+    def _is_hidden(self, book: Book, rule: AlertRule, component: str) -> bool:
+        return any(
+            rule.name in self.rules[incident.rule].hides
+            and incident.found.component == component
+            and incident.fine_since is None
+            for incident in book.current.values()
+        )
+
+    def _is_quiet(self, incident: Incident, now: datetime) -> bool:
+        return any(window.is_open(now, incident.found.queue) for window in self._windows)
+
+
+def _key(rule: AlertRule, subject: str) -> str:
+    return f"{rule.name}:{subject}"
+
+
+def alert_of(incident: Incident, occasion: Occasion, now: datetime, link: str | None = None) -> Alert:
+    """What is told of an incident."""
+    found = incident.found
+    return Alert(
+        incident=incident.id,
+        occasion=occasion,
+        severity=found.severity,
+        rule=incident.rule,
+        text=found.text,
+        component=found.component,
+        queue=found.queue,
+        error_type=found.error_type,
+        group=found.group,
+        counts=found.counts,
+        correlation_ids=found.correlation_ids,
+        link=link,
+        since=incident.began_at,
+        time=now,
+    )
+
+
+def _finding(rule: AlertRule, one: Measured) -> Finding | None:
+    judged = rule.judged(one.value)
+    if judged is None:
+        return None
+    severity, limit = judged
+    return Finding(
+        severity=severity,
+        badness=-one.value if rule.below else one.value,
+        text=rule.told(one.subject, one.value, limit),
+        component=one.component,
+        queue=one.queue,
+        error_type=one.error_type,
+        group=one.group,
+        is_news=one.is_news,
+        counts=one.counts,
+        correlation_ids=one.correlation_ids,
+    )

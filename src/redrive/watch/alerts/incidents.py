@@ -1,0 +1,189 @@
+"""What is told of something that is found wrong again and again?
+
+An incident is one rule broken by one subject, from the first look that found it to its end::
+
+                 found                    told                     fine for a while
+    (nothing) ──────────► suspected ────────────────► open ──────────────────────────► over
+                 fine │       │ confirmed often enough  │ ▲
+                      ▼       └─────────────────────────┘ │ worse, again, escalated: told once more
+                  (nothing)                               └────────────────────────────
+
+`stepped` is all of it: an incident and a look at it go in, the incident afterwards comes out, and why it is to be told
+now, if it is; `told` is the incident once that has been done. The rules (C5):
+
+- it is told once, however often it is found; again only with news and after the cool-down;
+- a warning that becomes critical is told at once, and is to be acknowledged anew;
+- what nobody acknowledges in time is escalated, a few times;
+- what is acknowledged is told again only if it becomes worse, or is over;
+- it is over when it was fine for a while, so that what comes and goes is told once;
+- nothing is told in a maintenance window; what is still so afterwards is told then;
+- a look that could not be taken changes nothing.
+
+It knows no clock, no rule and nobody who is told.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from redrive.watch.alerts.alert import Occasion, Severity
+
+_MOST_IDS: Final = 100  # correlation ids that an alert names
+_RANK: Final = {Severity.WARNING: 1, Severity.CRITICAL: 2}
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """How patient everybody is."""
+
+    cool_down: timedelta = timedelta(minutes=15)  # between two alerts of an incident that is as bad as it was
+    calm: timedelta = timedelta(minutes=2)  # it has to be fine for so long to be over
+    escalate_after: timedelta = timedelta(minutes=30)  # without an acknowledgement
+    escalations: int = 3
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule is broken."""
+
+    severity: Severity
+    badness: float  # the higher, the worse
+    text: str
+    component: str
+    queue: str | None = None
+    error_type: str | None = None
+    group: str | None = None
+    is_news: bool = False
+    counts: Mapping[str, float] = MappingProxyType({})
+    correlation_ids: tuple[str, ...] = ()
+
+
+class Incident(msgspec.Struct, frozen=True, kw_only=True):
+    """One rule, broken by one subject."""
+
+    id: str
+    rule: str
+    subject: str
+    found: Finding  # the latest, with all correlation ids since it was told
+    hits: int = 1  # looks in a row, as long as it is suspected
+    has_news: bool = True  # since it was told
+    began_at: datetime
+    fine_since: datetime | None = None
+    raised_at: datetime | None = None
+    told_at: datetime | None = None
+    told_badness: float = 0.0
+    told_severity: Severity | None = None
+    awaited_since: datetime | None = None  # an acknowledgement
+    escalations: int = 0  # since then
+    acknowledged_at: datetime | None = None
+    acknowledged_by: str | None = None
+    over_at: datetime | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody was told, and it is not over."""
+        return self.raised_at is not None and self.over_at is None
+
+
+def begun(incident_id: str, rule: str, subject: str, found: Finding, now: datetime) -> Incident:
+    """An incident that was just found. Nobody was told yet: `stepped` says whether to."""
+    return Incident(id=incident_id, rule=rule, subject=subject, found=found, hits=0, began_at=now)
+
+
+def stepped(
+    incident: Incident,
+    look: Finding | None,
+    now: datetime,
+    policy: Policy,
+    *,
+    confirm: int = 1,
+    quiet: bool = False,
+) -> tuple[Incident | None, Occasion | None]:
+    """The incident after a look at it, and why it is to be told now. None: it was only suspected, and is forgotten."""
+    after = _fine(incident, now) if look is None else _found(incident, look)
+    if after is None:
+        return None, None
+    return after, (None if quiet else _occasion(after, now, policy, confirm))
+
+
+def waited(incident: Incident, now: datetime, policy: Policy, *, quiet: bool = False) -> Occasion | None:
+    """Why it is to be told without a look at it: that nobody has acknowledged it, time alone brings."""
+    is_due = not quiet and incident.is_open and _is_overdue(incident, now, policy)
+    return Occasion.ESCALATED if is_due else None
+
+
+def told(incident: Incident, occasion: Occasion, now: datetime) -> Incident:
+    """The incident once somebody is told of it."""
+    found = incident.found
+    after = msgspec.structs.replace(
+        incident,
+        found=msgspec.structs.replace(found, correlation_ids=(), is_news=False),
+        has_news=False,
+        raised_at=incident.raised_at or now,
+        told_at=now,
+        told_badness=found.badness,
+        told_severity=max(found.severity, incident.told_severity or found.severity, key=_RANK.__getitem__),
+        escalations=incident.escalations + (occasion is Occasion.ESCALATED),
+        over_at=now if occasion is Occasion.RECOVERED else None,
+    )
+    if occasion not in {Occasion.RAISED, Occasion.WORSE}:
+        return after
+    # What was acknowledged was something lesser.
+    return msgspec.structs.replace(
+        after, awaited_since=now, escalations=0, acknowledged_at=None, acknowledged_by=None
+    )
+
+
+def acknowledged(incident: Incident, by: str, now: datetime) -> Incident:
+    """Somebody takes care of it."""
+    return msgspec.structs.replace(incident, acknowledged_at=now, acknowledged_by=by)
+
+
+# --- what a look changes ---------------------------------------------------------------------------------------
+
+
+def _found(incident: Incident, look: Finding) -> Incident:
+    ids = tuple(dict.fromkeys((*incident.found.correlation_ids, *look.correlation_ids)))
+    return msgspec.structs.replace(
+        incident,
+        found=msgspec.structs.replace(look, correlation_ids=ids[:_MOST_IDS]),
+        hits=incident.hits + 1,
+        has_news=incident.has_news or look.is_news or look.badness > incident.told_badness,
+        fine_since=None,
+    )
+
+
+def _fine(incident: Incident, now: datetime) -> Incident | None:
+    if incident.raised_at is None:
+        return None
+    return incident if incident.fine_since is not None else msgspec.structs.replace(incident, fine_since=now)
+
+
+# --- what is told of it ------------------------------------------------------------------------------------------
+
+
+def _occasion(incident: Incident, now: datetime, policy: Policy, confirm: int) -> Occasion | None:
+    if incident.told_at is None or incident.told_severity is None:
+        return Occasion.RAISED if incident.hits >= confirm else None
+    if incident.fine_since is not None:
+        return Occasion.RECOVERED if now - incident.fine_since >= policy.calm else None
+    if _RANK[incident.found.severity] > _RANK[incident.told_severity]:
+        return Occasion.WORSE
+    if incident.acknowledged_at is not None:
+        return None
+    if _is_overdue(incident, now, policy):
+        return Occasion.ESCALATED
+    if incident.has_news and now - incident.told_at >= policy.cool_down:
+        return Occasion.AGAIN
+    return None
+
+
+def _is_overdue(incident: Incident, now: datetime, policy: Policy) -> bool:
+    return (
+        incident.awaited_since is not None
+        and incident.acknowledged_at is None
+        and incident.fine_since is None
+        and incident.escalations < policy.escalations
+        and now - incident.awaited_since >= policy.escalate_after * (incident.escalations + 1)
+    )

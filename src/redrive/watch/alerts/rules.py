@@ -1,0 +1,208 @@
+"""Is what was measured too much?
+
+A rule compares one measure with its limits: beyond `warning` it is a warning, beyond `critical` it is critical; a rule
+with `below` looks for what is too little. `RULES` are those that are shipped, with the thresholds of E11; each can be
+changed or switched off by its name, and others can be written on the same measures.
+
+The rule of rules: a limit itself is still fine. What was not measured breaks no rule and keeps none: nothing is
+concluded from it. How often something has to be seen, and what is told of it, is the business of `incidents`.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from redrive.errors import SettingsError, use_instead
+from redrive.watch.alerts.alert import Severity
+
+_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,58}[a-z0-9])?")
+# What can be measured: name → what a number of it means.
+MEASURES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "open_letters": "dead letters of a queue that nobody is done with",
+        "dlq_depth": "messages that lie in a dead-letter queue",
+        "dead_share": "the share of a source's messages that died, since its broker counts them",
+        "dead_rate": "the share of a source's messages that died lately",
+        "error_spike": "how many times as often as usual an error type comes",
+        "write_failures": "dead letters that could not be written lately",
+        "ingestion": "dead letters that came in a minute",
+        "backlog": "dead letters in the store that nobody is done with",
+        "resolution": "the share of the dead letters of the last day that are resolved",
+        "probe": "questions to a broker in a row that had no good answer",
+        "broker": "looks in a row at which a broker was away",
+        "service": "background services that do not run",
+    }
+)
+
+
+class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
+    """When somebody is to be told."""
+
+    name: str
+    measure: str
+    warning: float | None = None
+    critical: float | None = None
+    below: bool = False
+    confirm: int = 1  # looks in a row that have to find it
+    text: str  # of `{subject}`, `{value}` and `{limit}`
+    hides: frozenset[str] = frozenset()  # rules whose findings are only consequences of this one's
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise SettingsError(
+                f"alert rule '{self.name:.60}': a name is made of small letters, digits and dashes, such as queue-size"
+            )
+        if self.measure not in MEASURES:
+            raise SettingsError(
+                f"alert rule '{self.name:.60}': nothing measures '{self.measure:.60}'"
+                f"{use_instead(self.measure, MEASURES)}"
+            )
+        if self.warning is None and self.critical is None:
+            raise SettingsError(f"alert rule '{self.name:.60}': wants a limit, warning or critical")
+        if self.confirm < 1:
+            raise SettingsError(f"alert rule '{self.name:.60}': confirm wants a whole number from 1 on")
+        try:
+            self.told("queue", 1, 1)
+        except (KeyError, IndexError, ValueError) as error:
+            raise SettingsError(
+                f"alert rule '{self.name:.60}': its text may hold {{subject}}, {{value}} and {{limit}}, no other"
+            ) from error
+        if (
+            self.warning is not None
+            and self.critical is not None
+            and self._exceeds(self.warning, self.critical)
+        ):
+            raise SettingsError(
+                f"alert rule '{self.name:.60}': its warning has to come before its critical limit"
+            )
+
+    def judged(self, value: float) -> tuple[Severity, float] | None:
+        """How bad this value is, and the limit it is beyond; None: it is fine."""
+        for severity, limit in ((Severity.CRITICAL, self.critical), (Severity.WARNING, self.warning)):
+            if limit is not None and self._exceeds(value, limit):
+                return severity, limit
+        return None
+
+    def told(self, subject: str, value: float, limit: float) -> str:
+        """The sentence for people."""
+        return self.text.format(subject=subject, value=_number(value), limit=_number(limit))
+
+    def _exceeds(self, value: float, limit: float) -> bool:
+        return value < limit if self.below else value > limit
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found when somebody looked."""
+
+    measure: str
+    subject: str = ""  # the queue, source or error type; empty: everything
+    value: float
+    component: str = "redrive"
+    queue: str | None = None
+    error_type: str | None = None
+    group: str | None = None
+    is_news: bool = False  # something has happened, whether or not the value has grown
+    counts: Mapping[str, float] = MappingProxyType({})
+    correlation_ids: tuple[str, ...] = ()
+
+
+RULES: Final[tuple[AlertRule, ...]] = (
+    AlertRule(
+        name="broker-away",
+        measure="broker",
+        critical=0,
+        confirm=2,
+        text="{subject} does not answer.",
+        hides=frozenset({"probe-failed", "queue-size", "dead-rate", "dead-share", "write-failed"}),
+    ),
+    AlertRule(
+        name="probe-failed",
+        measure="probe",
+        critical=0,
+        text="The state of {subject} cannot be read ({value} times in a row).",
+    ),
+    AlertRule(
+        name="dead-letter",
+        measure="open_letters",
+        critical=0,
+        text="1 or more messages found in Dead-Letter Queue {subject}. Manual intervention required.",
+    ),
+    AlertRule(
+        name="queue-size",
+        measure="dlq_depth",
+        warning=100,
+        critical=1000,
+        text="{subject} holds {value} dead letters, more than {limit}.",
+    ),
+    AlertRule(
+        name="dead-share",
+        measure="dead_share",
+        critical=0.10,
+        confirm=2,
+        text="Of the messages of {subject}, a share of {value} died, more than {limit}.",
+    ),
+    AlertRule(
+        name="dead-rate",
+        measure="dead_rate",
+        warning=0.01,
+        critical=0.05,
+        confirm=2,
+        text="Of the latest messages of {subject}, a share of {value} died, more than {limit}.",
+    ),
+    AlertRule(
+        name="error-spike",
+        measure="error_spike",
+        warning=5,
+        text="{subject} comes {value} times as often as usual.",
+    ),
+    AlertRule(
+        name="write-failed",
+        measure="write_failures",
+        critical=0,
+        text="{value} dead letters of {subject} could not be written.",
+    ),
+    AlertRule(
+        name="ingestion",
+        measure="ingestion",
+        warning=100,
+        text="{value} dead letters came in a minute, more than {limit}.",
+    ),
+    AlertRule(
+        name="backlog",
+        measure="backlog",
+        critical=10_000,
+        text="{value} dead letters are open, more than {limit}.",
+    ),
+    AlertRule(
+        name="resolution",
+        measure="resolution",
+        warning=0.5,
+        below=True,
+        confirm=2,
+        text="A share of {value} of the last day's dead letters is resolved, less than {limit}.",
+    ),
+    AlertRule(
+        name="service",
+        measure="service",
+        critical=0,
+        confirm=2,
+        text="{subject} has failed and is being started again.",
+    ),
+)
+
+
+def checked(rules: Iterable[AlertRule]) -> tuple[AlertRule, ...]:
+    """The same, if each has a name of its own and hides only rules that are there."""
+    rules = tuple(rules)
+    names = [rule.name for rule in rules]
+    for rule in rules:
+        if names.count(rule.name) > 1:
+            raise SettingsError(f"two alert rules have the name '{rule.name:.60}'")
+    return rules
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:.3g}"
