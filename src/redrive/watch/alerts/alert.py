@@ -7,10 +7,8 @@ The rule: an alert is made of names, numbers and ids. Nothing that came inside a
 nothing private can be (C4).
 """
 
-from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from types import MappingProxyType
 
 import msgspec
 
@@ -44,7 +42,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
     error_type: str | None = None
     group: str | None = None  # the fingerprint of the failure
-    counts: Mapping[str, float] = MappingProxyType({})
+    counts: dict[str, float] = {}
     correlation_ids: tuple[str, ...] = ()
     link: str | None = None  # to the console
     since: datetime  # when the incident began

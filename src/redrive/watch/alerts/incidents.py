@@ -22,9 +22,7 @@ now, if it is; `told` is the incident once that has been done. The rules (C5):
 It knows no clock, no rule and nobody who is told.
 """
 
-from collections.abc import Mapping
 from datetime import datetime, timedelta
-from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -55,7 +53,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     error_type: str | None = None
     group: str | None = None
     is_news: bool = False
-    counts: Mapping[str, float] = MappingProxyType({})
+    counts: dict[str, float] = {}
     correlation_ids: tuple[str, ...] = ()
 
 

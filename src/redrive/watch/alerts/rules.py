@@ -10,6 +10,7 @@ concluded from it. How often something has to be seen, and what is told of it, i
 
 import re
 from collections.abc import Iterable, Mapping
+from string import Formatter
 from types import MappingProxyType
 from typing import Final
 
@@ -38,6 +39,22 @@ MEASURES: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value.is_integer() else f"{value:.3g}"
+
+
+def _is_plain(text: str) -> bool:
+    """Whether nothing but the three names stands in its braces: a format can do more than a text may."""
+    try:
+        parts = list(Formatter().parse(text))
+    except ValueError:
+        return False
+    return all(
+        name is None or (name in {"subject", "value", "limit"} and not spec and conversion is None)
+        for _, name, spec, conversion in parts
+    )
+
+
 class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
     """When somebody is to be told."""
 
@@ -64,12 +81,10 @@ class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(f"alert rule '{self.name:.60}': wants a limit, warning or critical")
         if self.confirm < 1:
             raise SettingsError(f"alert rule '{self.name:.60}': confirm wants a whole number from 1 on")
-        try:
-            self.told("queue", 1, 1)
-        except (KeyError, IndexError, ValueError) as error:
+        if not _is_plain(self.text):
             raise SettingsError(
                 f"alert rule '{self.name:.60}': its text may hold {{subject}}, {{value}} and {{limit}}, no other"
-            ) from error
+            )
         if (
             self.warning is not None
             and self.critical is not None
@@ -88,7 +103,7 @@ class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
 
     def told(self, subject: str, value: float, limit: float) -> str:
         """The sentence for people."""
-        return self.text.format(subject=subject, value=_number(value), limit=_number(limit))
+        return self.text.format(subject=subject, value=_number(float(value)), limit=_number(float(limit)))
 
     def _exceeds(self, value: float, limit: float) -> bool:
         return value < limit if self.below else value > limit
@@ -105,7 +120,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     error_type: str | None = None
     group: str | None = None
     is_news: bool = False  # something has happened, whether or not the value has grown
-    counts: Mapping[str, float] = MappingProxyType({})
+    counts: dict[str, float] = {}
     correlation_ids: tuple[str, ...] = ()
 
 
@@ -202,7 +217,3 @@ def checked(rules: Iterable[AlertRule]) -> tuple[AlertRule, ...]:
         if names.count(rule.name) > 1:
             raise SettingsError(f"two alert rules have the name '{rule.name:.60}'")
     return rules
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) else f"{value:.3g}"

@@ -1,0 +1,225 @@
+from datetime import UTC, datetime, timedelta
+from itertools import count
+
+import msgspec
+import pytest
+
+from redrive.watch.alerts.alarm import Alarm, Book
+from redrive.watch.alerts.alert import Alert, Occasion, Severity
+from redrive.watch.alerts.incidents import Incident, Policy
+from redrive.watch.alerts.rules import RULES, AlertRule, Measured
+from redrive.watch.alerts.windows import Window
+
+NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+RAISED, WORSE, AGAIN, ESCALATED, RECOVERED = Occasion
+
+
+def an_alarm(*windows: Window, rules: tuple[AlertRule, ...] = RULES) -> Alarm:
+    numbers = count(1)
+    return Alarm(
+        rules,
+        Policy(calm=MINUTE),
+        windows,
+        new_id=lambda: f"i-{next(numbers)}",
+        link=lambda incident: f"http://127.0.0.1:8642/incidents/{incident.id}",
+    )
+
+
+def letters_of(source: str, value: float, *ids: str, news: bool = False) -> Measured:
+    return Measured(
+        measure="open_letters",
+        subject=f"{source}.dlq",
+        value=value,
+        component="RabbitMQ",
+        queue=f"{source}.dlq",
+        error_type="TimeoutError",
+        group="9730603f8999838d",
+        is_news=news,
+        counts={"open": value},
+        correlation_ids=ids,
+    )
+
+
+def depth_of(queue: str, value: float, component: str = "RabbitMQ") -> Measured:
+    return Measured(measure="dlq_depth", subject=queue, value=value, component=component, queue=queue)
+
+
+def broker(value: float, component: str = "RabbitMQ") -> Measured:
+    return Measured(measure="broker", subject=component, value=value, component=component)
+
+
+def occasions(alerts: list[Alert]) -> list[tuple[str, str]]:
+    return [(alert.rule, alert.occasion) for alert in alerts]
+
+
+def test_an_alert_says_everything_that_a_person_needs_and_nothing_that_was_in_a_message() -> None:
+    [alert] = an_alarm().looked(Book(), [letters_of("orders", 2, "c-1", "c-2")], NOON)
+    assert alert == Alert(
+        incident="i-1",
+        occasion=RAISED,
+        severity=Severity.CRITICAL,
+        rule="dead-letter",
+        text="1 or more messages found in Dead-Letter Queue orders.dlq. Manual intervention required.",
+        component="RabbitMQ",
+        queue="orders.dlq",
+        error_type="TimeoutError",
+        group="9730603f8999838d",
+        counts={"open": 2},
+        correlation_ids=("c-1", "c-2"),
+        link="http://127.0.0.1:8642/incidents/i-1",
+        since=NOON,
+        time=NOON,
+    )
+
+
+def test_each_queue_has_incidents_of_its_own() -> None:
+    alarm, book = an_alarm(), Book()
+    alerts = alarm.looked(
+        book, [letters_of("orders", 1), letters_of("mail", 1), depth_of("mail.dlq", 101)], NOON
+    )
+    assert [(alert.rule, alert.queue, alert.incident) for alert in alerts] == [
+        ("dead-letter", "orders.dlq", "i-1"),
+        ("dead-letter", "mail.dlq", "i-2"),
+        ("queue-size", "mail.dlq", "i-3"),
+    ]
+    assert len(book.open()) == 3
+
+
+def test_a_queue_that_is_fine_is_not_in_the_book() -> None:
+    alarm, book = an_alarm(), Book()
+    assert alarm.looked(book, [letters_of("orders", 0), depth_of("orders.dlq", 100)], NOON) == []
+    assert book == Book()
+
+
+def test_what_was_not_measured_stays_as_it_is() -> None:
+    alarm, book = an_alarm(), Book()
+    alarm.looked(book, [letters_of("orders", 1)], NOON)
+    for minute in range(1, 20):
+        assert alarm.looked(book, [letters_of("mail", 0)], NOON + minute * MINUTE) == []
+    assert len(book.open()) == 1
+
+
+def test_an_incident_that_is_over_has_the_id_of_its_beginning_and_is_remembered() -> None:
+    alarm, book = an_alarm(), Book()
+    [raised] = alarm.looked(book, [letters_of("orders", 1)], NOON)
+    assert alarm.looked(book, [letters_of("orders", 0)], NOON + MINUTE) == []
+    [recovered] = alarm.looked(book, [letters_of("orders", 0)], NOON + 2 * MINUTE)
+    assert (recovered.occasion, recovered.incident, recovered.since) == (RECOVERED, raised.incident, NOON)
+    assert recovered.is_over
+    assert book.open() == []
+    assert [incident.over_at for incident in book.over] == [NOON + 2 * MINUTE]
+
+
+@pytest.mark.parametrize(("ended", "remembered"), [(199, 199), (200, 200), (201, 200)])
+def test_only_the_latest_incidents_are_remembered(ended: int, remembered: int) -> None:
+    alarm, book = an_alarm(), Book()
+    for number in range(ended):
+        for minute, value in enumerate((1, 0, 0)):
+            alarm.looked(book, [letters_of(f"q{number}", value)], NOON + minute * MINUTE)
+    assert len(book.over) == remembered
+    assert book.over[-1].subject == f"q{ended - 1}.dlq"
+
+
+def test_whom_to_measure_so_that_an_incident_can_end_is_known() -> None:
+    alarm, book = an_alarm(), Book()
+    alarm.looked(book, [letters_of("orders", 1), depth_of("mail.dlq", 500)], NOON)
+    assert alarm.subjects(book, "open_letters") == {"orders.dlq"}
+    assert alarm.subjects(book, "dlq_depth") == {"mail.dlq"}
+    assert alarm.subjects(book, "backlog") == set()
+
+
+def test_incidents_of_rules_that_are_no_longer_there_are_struck_out() -> None:
+    book = Book()
+    an_alarm().looked(book, [letters_of("orders", 1)], NOON)
+    without = an_alarm(rules=tuple(rule for rule in RULES if rule.name != "dead-letter"))
+    assert without.looked(book, [letters_of("orders", 1)], NOON + 60 * MINUTE) == []
+    assert book.current == {}
+
+
+def test_time_alone_escalates() -> None:
+    alarm, book = an_alarm(), Book()
+    alarm.looked(book, [letters_of("orders", 1)], NOON)
+    assert occasions(alarm.looked(book, [], NOON + 30 * MINUTE)) == [("dead-letter", ESCALATED)]
+
+
+def test_what_somebody_acknowledged_is_not_escalated() -> None:
+    alarm, book = an_alarm(), Book()
+    alarm.looked(book, [letters_of("orders", 1)], NOON)
+    incident = book.acknowledge("i-1", "somebody", NOON + MINUTE)
+    assert isinstance(incident, Incident)
+    assert (incident.acknowledged_by, incident.acknowledged_at) == ("somebody", NOON + MINUTE)
+    assert alarm.looked(book, [], NOON + 300 * MINUTE) == []
+
+
+def test_only_what_is_open_can_be_acknowledged() -> None:
+    alarm, book = an_alarm(), Book()
+    assert book.acknowledge("i-1", "somebody", NOON) is None
+    alarm.looked(book, [broker(1)], NOON)  # only suspected
+    assert len(book.current) == 1
+    assert book.acknowledge("i-1", "somebody", NOON) is None
+
+
+# --- causes and consequences ---------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_is_away_hides_what_follows_from_it() -> None:
+    alarm, book = an_alarm(), Book()
+    probe = Measured(measure="probe", subject="orders.dlq", value=1, component="RabbitMQ", queue="orders.dlq")
+    away = [probe, depth_of("orders.dlq", 2000), broker(1)]
+    assert alarm.looked(book, away, NOON) == [], "the cause is only suspected, and its consequences wait"
+    assert occasions(alarm.looked(book, away, NOON + MINUTE)) == [("broker-away", RAISED)]
+    assert alarm.looked(book, away, NOON + 2 * MINUTE) == []
+
+
+def test_what_is_still_so_when_the_cause_is_gone_is_told() -> None:
+    alarm, book = an_alarm(), Book()
+    for minute in range(2):
+        alarm.looked(book, [broker(1), depth_of("orders.dlq", 2000)], NOON + minute * MINUTE)
+    alerts = alarm.looked(book, [broker(0), depth_of("orders.dlq", 2000)], NOON + 2 * MINUTE)
+    assert occasions(alerts) == [("queue-size", RAISED)]
+    alerts = alarm.looked(book, [broker(0), depth_of("orders.dlq", 2000)], NOON + 3 * MINUTE)
+    assert occasions(alerts) == [("broker-away", RECOVERED)]
+
+
+def test_a_suspicion_that_was_wrong_hides_nothing_any_more() -> None:
+    alarm, book = an_alarm(), Book()
+    alarm.looked(book, [broker(1), depth_of("orders.dlq", 2000)], NOON)
+    alerts = alarm.looked(book, [broker(0), depth_of("orders.dlq", 2000)], NOON + MINUTE)
+    assert occasions(alerts) == [("queue-size", RAISED)]
+
+
+def test_a_broker_that_is_away_hides_nothing_of_another_one() -> None:
+    alarm, book = an_alarm(), Book()
+    alerts = alarm.looked(book, [broker(1), depth_of("topic.dlq", 2000, "Kafka")], NOON)
+    assert occasions(alerts) == [("queue-size", RAISED)]
+
+
+def test_dead_letters_that_are_in_the_store_are_not_hidden() -> None:
+    alarm, book = an_alarm(), Book()
+    alerts = alarm.looked(book, [broker(1), letters_of("orders", 1)], NOON)
+    assert occasions(alerts) == [("dead-letter", RAISED)]
+
+
+# --- windows -------------------------------------------------------------------------------------------------------
+
+
+def test_in_a_window_only_what_is_outside_of_it_is_told() -> None:
+    window = Window(begins=NOON, lasts=10 * MINUTE, queues="orders.*")
+    alarm, book = an_alarm(window), Book()
+    both = [letters_of("orders", 1), letters_of("mail", 1)]
+    assert [alert.queue for alert in alarm.looked(book, both, NOON)] == ["mail.dlq"]
+    assert [alert.queue for alert in alarm.looked(book, both, NOON + 10 * MINUTE)] == ["orders.dlq"]
+
+
+# --- the book --------------------------------------------------------------------------------------------------------
+
+
+def test_a_book_that_was_written_down_goes_on_where_it_was() -> None:
+    alarm, book = an_alarm(), Book()
+    for minute, value in enumerate((1, 0, 0, 2)):
+        alarm.looked(book, [letters_of("orders", value, "c-1"), broker(1)], NOON + minute * MINUTE)
+    again = msgspec.msgpack.decode(msgspec.msgpack.encode(book), type=Book)
+    assert again == book
+    later = [letters_of("orders", 2), broker(1)]
+    assert alarm.looked(again, later, NOON + 90 * MINUTE) == alarm.looked(book, later, NOON + 90 * MINUTE)
