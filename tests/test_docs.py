@@ -11,7 +11,7 @@ import pytest
 
 from redrive.cli.root import cli
 from redrive.errors import RedriveError
-from redrive.settings import SECTIONS, SOURCE
+from redrive.settings import LISTS, SECTIONS
 from redrive.stores import base
 from redrive.stores.query import FIELDS, SORTABLE
 from redrive.testing.store_suite import StoreSuite
@@ -51,11 +51,13 @@ def test_every_setting_is_documented(setting: str) -> None:
     assert variable in text_of("settings.md"), f"docs/reference/settings.md does not name {variable}"
 
 
-@pytest.mark.parametrize("key", SOURCE)
-def test_every_key_of_a_source_is_documented(key: str) -> None:
-    own = text_of("settings.md").split("## [[sources]]")[1].split("\n## ")[0]
+@pytest.mark.parametrize(
+    ("section", "key"), [(section, key) for section in LISTS for key in LISTS[section].keys]
+)
+def test_every_key_of_a_list_is_documented(section: str, key: str) -> None:
+    own = text_of("settings.md").split(f"## [[{section}]]")[1].split("\n## ")[0]
     assert f"| `{key}` |" in own
-    assert SOURCE[key].help in own
+    assert LISTS[section].keys[key].help in own
 
 
 def test_no_setting_is_documented_that_there_is_not() -> None:

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ import click
 from redrive.cli.output import as_json, as_toml
 from redrive.errors import on_one_line
 from redrive.rules import format_duration
-from redrive.settings import SECTIONS, Settings, load, load_table
+from redrive.settings import LISTS, SECTIONS, Settings, load, load_table
 
 _PASSWORD = re.compile(r"(://[^:/@]*:)[^/]*(@)")  # is not for the screen
+_PATH = re.compile(r"(://[^/]*)/.+")
 
 
 @click.group("config")
@@ -60,7 +61,10 @@ def show(path: Path | None, for_programs: bool) -> None:  # noqa: FBT001  click 
     sections = as_table(settings)
     # A file alone can hold such tables, and shows them best in its own words.
     table = load_table(path)
-    lists = {name: table.get(name, []) for name in ("rules", "sources", "conventions")}
+    lists = {
+        name: [{key: _shown(key, value) for key, value in entry.items()} for entry in table.get(name, [])]
+        for name in ("rules", *LISTS, "conventions")
+    }
     if for_programs:
         click.echo(as_json({**sections, **lists}, indent=2))
         return
@@ -89,6 +93,15 @@ def as_table(settings: Settings) -> dict[str, dict[str, Any]]:
             sections[section][name] = _without_password(sections[section][name])
     strategies = {str(kind): str(strategy) for kind, strategy in settings.strategies.items()}
     return {**sections, "strategies": strategies}
+
+
+def _shown(key: str, value: Any) -> Any:
+    """What stands in a table of a list, without what only its owner may know: the path of a webhook is one of these."""
+    if key in {"password", "secret"} and not str(value).startswith("env:"):
+        return "…"
+    if key == "url" and isinstance(value, str):
+        return _PATH.sub(r"\1/…", _without_password(value))
+    return value.isoformat() if isinstance(value, datetime) else value
 
 
 def _without_password(url: str) -> str:

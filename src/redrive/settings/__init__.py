@@ -9,11 +9,15 @@ holds something that can work.
 
 from redrive.settings.loading import FILE_NAME, load, load_table, read
 from redrive.settings.reading import Read
-from redrive.settings.table import SECTIONS, SOURCE, Setting
+from redrive.settings.table import LISTS, SECTIONS, ListSetting, Setting
 from redrive.settings.values import (
+    AlertRuleSettings,
+    AlertSettings,
     BrokerSettings,
     CollectSettings,
     ConsumeSettings,
+    MaintenanceSettings,
+    NotifySettings,
     RecoverSettings,
     RedactSettings,
     RetentionSettings,
@@ -26,11 +30,16 @@ from redrive.settings.values import (
 
 __all__ = [
     "FILE_NAME",
+    "LISTS",
     "SECTIONS",
-    "SOURCE",
+    "AlertRuleSettings",
+    "AlertSettings",
     "BrokerSettings",
     "CollectSettings",
     "ConsumeSettings",
+    "ListSetting",
+    "MaintenanceSettings",
+    "NotifySettings",
     "Read",
     "RecoverSettings",
     "RedactSettings",

@@ -8,6 +8,7 @@ Which settings there are it has from `table`; rules, conventions and strategies 
 
 import tomllib
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -16,8 +17,8 @@ from redrive.errors import SettingsError, use_instead
 from redrive.letters.convention import conventions_from_config
 from redrive.rules import rules_from_config, strategies_from_config
 from redrive.settings.reading import Read
-from redrive.settings.table import SECTIONS, SOURCE
-from redrive.settings.values import Settings, SourceSettings
+from redrive.settings.table import LISTS, SECTIONS
+from redrive.settings.values import Settings
 
 FILE_NAME: Final = "redrive.toml"
 _PREFIX: Final = "REDRIVE_"
@@ -104,24 +105,36 @@ def _from_text(text: str) -> Any:
         return text
 
 
-def _sources(tables: Any) -> tuple[SourceSettings, ...]:
+def _list(section: str, tables: Any) -> tuple[Any, ...]:
+    """One value for each table of a list."""
+    wanted = LISTS[section]
     if not isinstance(tables, list):
-        raise SettingsError("sources: write a list, one [[sources]] table for each source")
-    sources: list[SourceSettings] = []
+        raise SettingsError(f"{section}: write a list, one [[{section}]] table for each {wanted.one}")
+    found: list[Any] = []
+    taken: set[Any] = set()
     for number, table in enumerate(tables, start=1):
         if not isinstance(table, dict):
-            raise SettingsError(f"source {number}: write it as a table with a name")
-        if "name" not in table:
-            raise SettingsError(f"source {number}: needs a 'name', the queue or topic")
+            raise SettingsError(f"{wanted.one} {number}: write it as a table with {_a(wanted.needed)}")
+        for key, meaning in wanted.needed.items():
+            if key not in table:
+                raise SettingsError(f"{wanted.one} {number}: needs a '{key}', {meaning}")
         for key in table:
-            _check_known(f"unknown setting '{key}' of source {number}", key, SOURCE)
+            _check_known(f"unknown setting '{key}' of {wanted.one} {number}", key, wanted.keys)
         values = {
-            key: _one(f"source {number}: {key}", SOURCE[key].read, value) for key, value in table.items()
+            key: _one(f"{wanted.one} {number}: {key}", wanted.keys[key].read, value)
+            for key, value in table.items()
         }
-        sources.append(SourceSettings(**values))
-        if [source.name for source in sources].count(values["name"]) > 1:
-            raise SettingsError(f"source {number}: '{values['name']}' is named twice; write one table for it")
-    return tuple(sources)
+        if wanted.distinct is not None:
+            name = values[wanted.distinct]
+            if name in taken:
+                raise SettingsError(f"{wanted.one} {number}: '{name}' is named twice; write one table for it")
+            taken.add(name)
+        found.append(wanted.kind(**values))
+    return tuple(found)
+
+
+def _a(needed: Mapping[str, str]) -> str:
+    return " and ".join(f"a {key}" for key in needed)
 
 
 def _one(where: str, read_value: Read, value: Any) -> Any:
@@ -140,7 +153,7 @@ def _check_known(message: str, word: str, known: Collection[str]) -> None:
 _OTHERS: Final[Mapping[str, Callable[[Any], Any]]] = MappingProxyType(
     {
         "rules": rules_from_config,
-        "sources": _sources,
+        **{section: partial(_list, section) for section in LISTS},
         "conventions": conventions_from_config,
         "strategies": strategies_from_config,
     }

@@ -5,7 +5,8 @@ is a `SettingsError` that says what is wanted. Where the value stands, whoever c
 """
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
+from math import isfinite
 from typing import Any, TypeAlias
 
 from redrive.errors import SettingsError, did_you_mean
@@ -44,6 +45,20 @@ def whole(least: int, most: int) -> Read:
         return value
 
     return read
+
+
+def number(value: Any) -> float:
+    """A number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        raise SettingsError("wants a number, such as 100 or 0.05")
+    return float(value)
+
+
+def moment(value: Any) -> datetime:
+    """A time of day on a day, with its zone."""
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise SettingsError("wants a time with its zone and without quotes, such as 2026-11-15T22:00:00Z")
+    return value
 
 
 def yes_or_no(value: Any) -> bool:

@@ -1,7 +1,7 @@
 """Which settings are there, and what does each mean?
 
-`SECTIONS` and `SOURCE` are every setting: its name, how it is read and a sentence on it; the reference in the
-documentation is made of the same table. The rule: a setting is a row here and a field in `values`, where its default
+`SECTIONS` and `LISTS` are every setting: its name, how it is read and a sentence on it; the reference in the
+documentation is made of the same tables. The rule: a setting is a row here and a field in `values`, where its default
 stands.
 
 It does not know where settings come from; see `loading`.
@@ -20,6 +20,8 @@ from redrive.settings.reading import (
     duration,
     durations,
     hours,
+    moment,
+    number,
     one_of,
     share,
     table_of_texts,
@@ -29,14 +31,19 @@ from redrive.settings.reading import (
     yes_or_no,
 )
 from redrive.settings.values import (
+    AlertRuleSettings,
+    AlertSettings,
     BrokerSettings,
     CollectSettings,
     ConsumeSettings,
+    MaintenanceSettings,
+    NotifySettings,
     RecoverSettings,
     RedactSettings,
     RetentionSettings,
     RetrySettings,
     ServeSettings,
+    SourceSettings,
     StoreSettings,
 )
 
@@ -166,6 +173,20 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
                 ),
             },
         ),
+        "alerts": (
+            AlertSettings,
+            {
+                "every": Setting(duration(_SECOND, _HOUR), "how often it is looked whether something is wrong"),
+                "cool_down": Setting(
+                    duration(timedelta(0), _AGES), "between two alerts of an incident that has not become worse"
+                ),
+                "calm": Setting(duration(timedelta(0), _DAY), "an incident is over when it was fine for so long"),
+                "escalate_after": Setting(
+                    duration(_SECOND, _AGES), "an incident that nobody has acknowledged is escalated then"
+                ),
+                "escalations": Setting(whole(0, 1000), "how often it is escalated at the most"),
+            },
+        ),
         "redact": (
             RedactSettings,
             {
@@ -179,7 +200,7 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
     }
 )  # fmt: skip
 # The keys of a [[sources]] table.
-SOURCE: Final[Mapping[str, Setting]] = MappingProxyType(
+_SOURCE: Final[Mapping[str, Setting]] = MappingProxyType(
     {
         "name": Setting(text, "the queue or topic"),
         "prefetch": _PREFETCH,
@@ -194,5 +215,75 @@ SOURCE: Final[Mapping[str, Setting]] = MappingProxyType(
         "dead_letter_routing_key": Setting(text, "the routing key they get; unset: the message's own"),
         "queue_type": Setting(one_of("quorum", "classic"), "what `redrive provision` makes; unset: `quorum`"),
         "group": Setting(text, "Kafka: its consumer group, whose dead letters lie in `GROUP.dlq`"),
+    }
+)
+_ALERT_RULE: Final[Mapping[str, Setting]] = MappingProxyType(
+    {
+        "name": Setting(text, "of a shipped rule that is to be changed, or of a new one"),
+        "measure": Setting(text, "what it compares; unset: as it is shipped"),
+        "warning": Setting(number, "beyond this it is a warning"),
+        "critical": Setting(number, "beyond this it is critical"),
+        "below": Setting(yes_or_no, "whether lower is worse"),
+        "confirm": Setting(whole(1, 1000), "looks in a row that have to find it"),
+        "text": Setting(text, "the sentence, of `{subject}`, `{value}` and `{limit}`"),
+        "off": Setting(yes_or_no, "whether it is not looked at"),
+    }
+)
+_NOTIFY: Final[Mapping[str, Setting]] = MappingProxyType(
+    {
+        "name": Setting(text, "what logs and figures call it"),
+        "kind": Setting(
+            one_of("mail", "json", "slack", "teams", "pagerduty", "alertmanager"), "how it is told"
+        ),
+        "least": Setting(one_of("warning", "critical"), "what is less severe is not told"),
+        "escalated": Setting(yes_or_no, "whether it is told only of what nobody has acknowledged"),
+        "queues": Setting(text, "only of queues that this pattern names, such as `orders.*`"),
+        "timeout": Setting(duration(_SOON, _HOUR), "how long one try may take"),
+        "url": Setting(text, "where to send it; not for mail"),
+        "secret": Setting(
+            text, "PagerDuty's routing key, or what signs the body for `json`; `env:NAME` reads a variable"
+        ),
+        "host": Setting(text, "mail: the SMTP server"),
+        "port": Setting(whole(1, 65_535), "mail: its port; unset: what is usual for `tls`"),
+        "tls": Setting(one_of("none", "starttls", "tls"), "mail: how the connection is secured"),
+        "user": Setting(text, "mail: who signs in; unset: nobody does"),
+        "password": Setting(text, "mail: with this password; `env:NAME` reads a variable"),
+        "sender": Setting(text, "mail: the address it comes from"),
+        "to": Setting(texts, "mail: the addresses it goes to"),
+    }
+)  # fmt: skip
+_MAINTENANCE: Final[Mapping[str, Setting]] = MappingProxyType(
+    {
+        "lasts": Setting(duration(_SECOND, _AGES), "how long"),
+        "begins": Setting(moment, "when, if once"),
+        "cron": Setting(text, "when, if again and again, such as `0 2 * * 0`"),
+        "zone": Setting(text, "the time zone of `cron`"),
+        "queues": Setting(text, "only of queues that this pattern names; unset: everything"),
+    }
+)
+
+
+class ListSetting(msgspec.Struct, frozen=True):
+    """Settings of which there may be several, one table for each."""
+
+    one: str  # what one of them is called
+    kind: type
+    keys: Mapping[str, Setting]
+    needed: Mapping[str, str]  # the keys that must be there, and what they say
+    distinct: str | None = None  # the key that no two may share
+
+
+LISTS: Final[Mapping[str, ListSetting]] = MappingProxyType(
+    {
+        "sources": ListSetting("source", SourceSettings, _SOURCE, {"name": "the queue or topic"}, "name"),
+        "alert_rules": ListSetting(
+            "alert rule", AlertRuleSettings, _ALERT_RULE, {"name": "of the rule"}, "name"
+        ),
+        "notify": ListSetting(
+            "notifier", NotifySettings, _NOTIFY, {"name": "of your choice", "kind": "mail, slack, …"}, "name"
+        ),
+        "maintenance": ListSetting(
+            "maintenance window", MaintenanceSettings, _MAINTENANCE, {"lasts": "such as 2h"}
+        ),
     }
 )

@@ -7,7 +7,7 @@ It does not know how a value was written, nor between which limits it may be; se
 """
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import MappingProxyType
 
 import msgspec
@@ -135,6 +135,59 @@ class RedactSettings(msgspec.Struct, frozen=True, kw_only=True):
     extra: Mapping[str, str] = MappingProxyType({})
 
 
+class AlertSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How patient the alarm is."""
+
+    every: timedelta = timedelta(seconds=15)
+    cool_down: timedelta = timedelta(minutes=15)
+    calm: timedelta = timedelta(minutes=2)
+    escalate_after: timedelta = timedelta(minutes=30)
+    escalations: int = 3
+
+
+class AlertRuleSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What is changed of a rule that is shipped, or a rule of one's own; what is unset is as it was."""
+
+    name: str
+    measure: str | None = None
+    warning: float | None = None
+    critical: float | None = None
+    below: bool | None = None
+    confirm: int | None = None
+    text: str | None = None
+    off: bool = False
+
+
+class NotifySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who is told, and how."""
+
+    name: str
+    kind: str
+    least: str = "warning"
+    escalated: bool = False
+    queues: str = "*"
+    timeout: timedelta = timedelta(seconds=10)
+    url: str | None = None
+    secret: str | None = None
+    host: str | None = None
+    port: int | None = None
+    tls: str = "starttls"
+    user: str | None = None
+    password: str | None = None
+    sender: str | None = None
+    to: tuple[str, ...] = ()
+
+
+class MaintenanceSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A time in which nobody is told."""
+
+    lasts: timedelta
+    begins: datetime | None = None
+    cron: str | None = None
+    zone: str = "UTC"
+    queues: str = "*"
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that can be set."""
 
@@ -147,6 +200,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     collect: CollectSettings = CollectSettings()
     serve: ServeSettings = ServeSettings()
     redact: RedactSettings = RedactSettings()
+    alerts: AlertSettings = AlertSettings()
+    alert_rules: tuple[AlertRuleSettings, ...] = ()
+    notify: tuple[NotifySettings, ...] = ()
+    maintenance: tuple[MaintenanceSettings, ...] = ()
     rules: tuple[Rule, ...] = ()
     sources: tuple[SourceSettings, ...] = ()
     conventions: tuple[Convention, ...] = ()
