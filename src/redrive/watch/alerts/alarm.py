@@ -149,7 +149,7 @@ def alert_of(incident: Incident, occasion: Occasion, now: datetime, link: str | 
     return Alert(
         incident=incident.id,
         occasion=occasion,
-        severity=found.severity,
+        severity=(incident.told_severity if occasion is Occasion.RECOVERED else None) or found.severity,
         rule=incident.rule,
         text=found.text,
         component=found.component,
@@ -159,6 +159,7 @@ def alert_of(incident: Incident, occasion: Occasion, now: datetime, link: str | 
         counts=found.counts,
         correlation_ids=found.correlation_ids,
         link=link,
+        escalations=incident.escalations,
         since=incident.began_at,
         time=now,
     )

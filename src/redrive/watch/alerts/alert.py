@@ -45,6 +45,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, float] = {}
     correlation_ids: tuple[str, ...] = ()
     link: str | None = None  # to the console
+    escalations: int = 0  # how often it was told before that nobody has acknowledged it
     since: datetime  # when the incident began
     time: datetime  # of this alert
 

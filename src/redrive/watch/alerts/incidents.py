@@ -106,9 +106,12 @@ def stepped(
 
 
 def waited(incident: Incident, now: datetime, policy: Policy, *, quiet: bool = False) -> Occasion | None:
-    """Why it is to be told without a look at it: that nobody has acknowledged it, time alone brings."""
-    is_due = not quiet and incident.is_open and _is_overdue(incident, now, policy)
-    return Occasion.ESCALATED if is_due else None
+    """Why it is to be told without a look at it: what a window held back, and that nobody has acknowledged it."""
+    if quiet or not incident.is_open or incident.fine_since is not None:
+        return None
+    if _is_worse(incident):
+        return Occasion.WORSE
+    return Occasion.ESCALATED if _is_overdue(incident, now, policy) else None
 
 
 def told(incident: Incident, occasion: Occasion, now: datetime) -> Incident:
@@ -162,11 +165,11 @@ def _fine(incident: Incident, now: datetime) -> Incident | None:
 
 
 def _occasion(incident: Incident, now: datetime, policy: Policy, confirm: int) -> Occasion | None:
-    if incident.told_at is None or incident.told_severity is None:
+    if incident.told_at is None:
         return Occasion.RAISED if incident.hits >= confirm else None
     if incident.fine_since is not None:
         return Occasion.RECOVERED if now - incident.fine_since >= policy.calm else None
-    if _RANK[incident.found.severity] > _RANK[incident.told_severity]:
+    if _is_worse(incident):
         return Occasion.WORSE
     if incident.acknowledged_at is not None:
         return None
@@ -177,11 +180,15 @@ def _occasion(incident: Incident, now: datetime, policy: Policy, confirm: int) -
     return None
 
 
+def _is_worse(incident: Incident) -> bool:
+    known = incident.told_severity
+    return known is not None and _RANK[incident.found.severity] > _RANK[known]
+
+
 def _is_overdue(incident: Incident, now: datetime, policy: Policy) -> bool:
     return (
         incident.awaited_since is not None
         and incident.acknowledged_at is None
-        and incident.fine_since is None
         and incident.escalations < policy.escalations
         and now - incident.awaited_since >= policy.escalate_after * (incident.escalations + 1)
     )

@@ -25,14 +25,10 @@ MEASURES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "open_letters": "dead letters of a queue that nobody is done with",
         "dlq_depth": "messages that lie in a dead-letter queue",
-        "dead_share": "the share of a source's messages that died, since its broker counts them",
-        "dead_rate": "the share of a source's messages that died lately",
         "error_spike": "how many times as often as usual an error type comes",
-        "write_failures": "dead letters that could not be written lately",
         "ingestion": "dead letters that came in a minute",
         "backlog": "dead letters in the store that nobody is done with",
         "resolution": "the share of the dead letters of the last day that are resolved",
-        "probe": "questions to a broker in a row that had no good answer",
         "broker": "looks in a row at which a broker was away",
         "service": "background services that do not run",
     }
@@ -131,13 +127,7 @@ RULES: Final[tuple[AlertRule, ...]] = (
         critical=0,
         confirm=2,
         text="{subject} does not answer.",
-        hides=frozenset({"probe-failed", "queue-size", "dead-rate", "dead-share", "write-failed"}),
-    ),
-    AlertRule(
-        name="probe-failed",
-        measure="probe",
-        critical=0,
-        text="The state of {subject} cannot be read ({value} times in a row).",
+        hides=frozenset({"queue-size"}),
     ),
     AlertRule(
         name="dead-letter",
@@ -153,31 +143,10 @@ RULES: Final[tuple[AlertRule, ...]] = (
         text="{subject} holds {value} dead letters, more than {limit}.",
     ),
     AlertRule(
-        name="dead-share",
-        measure="dead_share",
-        critical=0.10,
-        confirm=2,
-        text="Of the messages of {subject}, a share of {value} died, more than {limit}.",
-    ),
-    AlertRule(
-        name="dead-rate",
-        measure="dead_rate",
-        warning=0.01,
-        critical=0.05,
-        confirm=2,
-        text="Of the latest messages of {subject}, a share of {value} died, more than {limit}.",
-    ),
-    AlertRule(
         name="error-spike",
         measure="error_spike",
         warning=5,
         text="{subject} comes {value} times as often as usual.",
-    ),
-    AlertRule(
-        name="write-failed",
-        measure="write_failures",
-        critical=0,
-        text="{value} dead letters of {subject} could not be written.",
     ),
     AlertRule(
         name="ingestion",

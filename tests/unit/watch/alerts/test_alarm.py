@@ -160,13 +160,21 @@ def test_only_what_is_open_can_be_acknowledged() -> None:
     assert book.acknowledge("i-1", "somebody", NOON) is None
 
 
+def test_what_is_over_is_told_to_whoever_was_told_of_the_worst_of_it() -> None:
+    alarm, book = an_alarm(), Book()
+    for minute, depth in enumerate((2000, 500, 0)):
+        alarm.looked(book, [depth_of("orders.dlq", depth)], NOON + minute * MINUTE)
+    alarm.looked(book, [], NOON + 40 * MINUTE)
+    [recovered] = alarm.looked(book, [depth_of("orders.dlq", 0)], NOON + 41 * MINUTE)
+    assert (recovered.occasion, recovered.severity) == (RECOVERED, Severity.CRITICAL)
+
+
 # --- causes and consequences ---------------------------------------------------------------------------------------
 
 
 def test_a_broker_that_is_away_hides_what_follows_from_it() -> None:
     alarm, book = an_alarm(), Book()
-    probe = Measured(measure="probe", subject="orders.dlq", value=1, component="RabbitMQ", queue="orders.dlq")
-    away = [probe, depth_of("orders.dlq", 2000), broker(1)]
+    away = [depth_of("orders.dlq", 2000), broker(1)]
     assert alarm.looked(book, away, NOON) == [], "the cause is only suspected, and its consequences wait"
     assert occasions(alarm.looked(book, away, NOON + MINUTE)) == [("broker-away", RAISED)]
     assert alarm.looked(book, away, NOON + 2 * MINUTE) == []

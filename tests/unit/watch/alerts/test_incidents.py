@@ -280,8 +280,8 @@ EVENTS = st.builds(
 )
 
 
-@settings(max_examples=500)
-@given(st.lists(EVENTS, max_size=60), st.integers(1, 3))
+@settings(max_examples=300)
+@given(st.lists(EVENTS, max_size=40), st.integers(1, 3))
 def test_whatever_happens_people_are_told_what_they_have_to_know_and_not_more(
     events: list[Event], confirm: int
 ) -> None:
