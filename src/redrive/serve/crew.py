@@ -1,9 +1,9 @@
 """Which services does a server run, and how do they hear of each other?
 
-    collectors ── died again ──► breakers ◄── resolved ── verdicts
-                                    │ recovered
-                                    ▼
-                 workers ◄─ wake ── awakening          rescuer · retention · discovery
+    alarms ◄── collected ── collectors ── died again ──► breakers ◄── resolved ── verdicts
+      │ alerts                                              │ recovered
+      ▼                                                     ▼
+    delivering                           workers ◄─ wake ── awakening      rescuer · retention · discovery
 
 Everything is made of the settings here; each part knows only its own business. What they count is asked of them.
 """
@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
+from secrets import token_hex
 from typing import Final
 
 from redrive.clock import Clock
@@ -26,12 +27,17 @@ from redrive.recover.rescuer import Rescuer
 from redrive.recover.retention import Retention, RetentionOptions
 from redrive.recover.service import Service
 from redrive.recover.worker import Worker, WorkerOptions
+from redrive.serve.alarms import Alarms
 from redrive.serve.awaken import Awakening
 from redrive.serve.discovery import Discovery, Look
+from redrive.serve.measures import Measures
 from redrive.serve.watched import Watched
 from redrive.settings import Settings
 from redrive.stores.base import Rescued, Store
 from redrive.transports.base import Source, Transport
+from redrive.watch.alerts.alarm import Alarm
+from redrive.watch.alerts.delivering import Delivering
+from redrive.watch.alerts.made import notifiers_of, policy_of, rules_of, told_to, windows_of
 
 Trouble = Callable[[str, Exception], None]
 _RESCUE_EVERY: Final = timedelta(seconds=15)
@@ -49,8 +55,12 @@ class Crew:
         trouble: Trouble,
         sources: Sequence[Source] = (),
         discover: Look | None = None,
+        component: str = "broker",
     ) -> None:
-        """`discover` tells the queues of a broker of our own; without it only queues with a name are collected."""
+        """`discover` tells the queues of a broker of our own; without it only queues with a name are collected.
+
+        `component` is what alerts call the broker.
+        """
         self._settings = settings
         self._store = store
         self._transport = transport
@@ -62,6 +72,12 @@ class Crew:
         self.awakening = Awakening(store, clock, self._wake)
         self.breakers = Breakers(clock, _breaker(settings), recovered=self.awakening.recovered)
         self.sources = tuple(sources)
+        self.delivering = Delivering(
+            notifiers_of(settings, os.environ),
+            clock=clock,
+            ended=lambda alert, name: self.alarms.ended(alert, name),
+        )
+        self.alarms = self._the_alarms(component)
         self.collectors = {queue: self.a_collector(queue) for queue in _queues(settings, self.sources)}
         self.verdicts = VerdictCollector(
             transport,
@@ -91,6 +107,8 @@ class Crew:
             self.rescuer,
             self.retention,
             self.awakening,
+            self.alarms,
+            self.delivering,
         ]
         if self.discovery is not None:
             others.append(self.discovery)
@@ -128,6 +146,29 @@ class Crew:
             batch=self._settings.collect.batch,
             conventions=self._conventions,
             died_again=lambda source, _failure: self.breakers.died(source),
+            collected=lambda letters: self.alarms.collected(queue, letters),
+        )
+
+    def _the_alarms(self, component: str) -> Alarms:
+        settings = self._settings
+        measures = Measures(
+            self._store,
+            self._transport,
+            lambda: self.services,
+            lambda: self.collectors,
+            self._clock,
+            component=component,
+            dead_letter_queues={source.name: source.dlq for source in self.sources},
+        )
+        return Alarms(
+            self._store,
+            Alarm(rules_of(settings), policy_of(settings), windows_of(settings), new_id=lambda: f"i-{token_hex(8)}"),
+            measures,
+            self._clock,
+            every=settings.alerts.every,
+            chosen=lambda alert: told_to(alert, settings.notify),
+            tell=self.delivering.tell,
+            trouble=self._trouble,
         )
 
     def _a_worker(self, number: int) -> Worker:

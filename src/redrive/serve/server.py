@@ -84,7 +84,16 @@ class Server:
             discover = (
                 queues_at(management) if management is not None and self._settings.collect.discover else None
             )
-            crew = Crew(self._settings, store, transport, self._clock, self._trouble, self._sources, discover)
+            crew = Crew(
+                self._settings,
+                store,
+                transport,
+                self._clock,
+                self._trouble,
+                self._sources,
+                discover,
+                _component(self._settings.broker.url),
+            )
             condition = Condition(store, transport, lambda: crew.services, self._clock, broker)
             web = await start_web(
                 store,
@@ -176,6 +185,13 @@ def store_of(settings: Settings) -> StoreSettings:
         return store
     file = Path(settings.serve.data) / store.url.removeprefix("sqlite:")
     return msgspec.structs.replace(store, url=f"sqlite:{file}")
+
+
+def _component(broker: str | None) -> str:
+    """What people call the broker."""
+    if broker is None:
+        return "the embedded broker"
+    return "Kafka" if broker.startswith("kafka") else "RabbitMQ"
 
 
 def _file_of(store: StoreSettings) -> Path | None:

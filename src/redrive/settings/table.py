@@ -225,7 +225,7 @@ _ALERT_RULE: Final[Mapping[str, Setting]] = MappingProxyType(
         "critical": Setting(number, "beyond this it is critical"),
         "below": Setting(yes_or_no, "whether lower is worse"),
         "confirm": Setting(whole(1, 1000), "looks in a row that have to find it"),
-        "text": Setting(text, "the sentence, of `{subject}`, `{value}` and `{limit}`"),
+        "text": Setting(text, "the sentence, of `{subject}`, `{queue}`, `{value}` and `{limit}`"),
         "off": Setting(yes_or_no, "whether it is not looked at"),
     }
 )

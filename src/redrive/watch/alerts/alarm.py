@@ -28,6 +28,7 @@ from redrive.watch.alerts.incidents import (
 from redrive.watch.alerts.rules import RULES, AlertRule, Measured, checked
 from redrive.watch.alerts.windows import Window
 
+_MOST: Final = 1000  # incidents at a time: whoever has so many sees the forest
 _REMEMBERED: Final = 200  # incidents that are over, for people who look back
 
 
@@ -105,7 +106,7 @@ class Alarm:
         finding = _finding(rule, one)
         incident = book.current.get(key)
         if incident is None:
-            if finding is None:
+            if finding is None or len(book.current) >= _MOST:
                 return
             incident = begun(self._new_id(), rule.name, one.subject, finding, now)
         after, occasion = stepped(
@@ -173,7 +174,7 @@ def _finding(rule: AlertRule, one: Measured) -> Finding | None:
     return Finding(
         severity=severity,
         badness=-one.value if rule.below else one.value,
-        text=rule.told(one.subject, one.value, limit),
+        text=rule.told(one.subject, one.value, limit, one.queue),
         component=one.component,
         queue=one.queue,
         error_type=one.error_type,

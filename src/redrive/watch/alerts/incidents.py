@@ -149,7 +149,7 @@ def _found(incident: Incident, look: Finding) -> Incident:
     return msgspec.structs.replace(
         incident,
         found=msgspec.structs.replace(look, correlation_ids=ids[:_MOST_IDS]),
-        hits=incident.hits + 1,
+        hits=incident.hits + (incident.raised_at is None),
         has_news=incident.has_news or look.is_news or look.badness > incident.told_badness,
         fine_since=None,
     )

@@ -23,7 +23,7 @@ _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,58}[a-z0-9])?")
 # What can be measured: name → what a number of it means.
 MEASURES: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "open_letters": "dead letters of a queue that nobody is done with",
+        "open_letters": "dead letters of a source that nobody is done with",
         "dlq_depth": "messages that lie in a dead-letter queue",
         "error_spike": "how many times as often as usual an error type comes",
         "ingestion": "dead letters that came in a minute",
@@ -40,13 +40,13 @@ def _number(value: float) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether nothing but the three names stands in its braces: a format can do more than a text may."""
+    """Whether nothing but the four names stands in its braces: a format can do more than a text may."""
     try:
         parts = list(Formatter().parse(text))
     except ValueError:
         return False
     return all(
-        name is None or (name in {"subject", "value", "limit"} and not spec and conversion is None)
+        name is None or (name in {"subject", "queue", "value", "limit"} and not spec and conversion is None)
         for _, name, spec, conversion in parts
     )
 
@@ -60,7 +60,7 @@ class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
     critical: float | None = None
     below: bool = False
     confirm: int = 1  # looks in a row that have to find it
-    text: str  # of `{subject}`, `{value}` and `{limit}`
+    text: str  # of `{subject}`, `{queue}`, `{value}` and `{limit}`
     hides: frozenset[str] = frozenset()  # rules whose findings are only consequences of this one's
 
     def __post_init__(self) -> None:
@@ -79,7 +79,8 @@ class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(f"alert rule '{self.name:.60}': confirm wants a whole number from 1 on")
         if not _is_plain(self.text):
             raise SettingsError(
-                f"alert rule '{self.name:.60}': its text may hold {{subject}}, {{value}} and {{limit}}, no other"
+                f"alert rule '{self.name:.60}': its text may hold {{subject}}, {{queue}}, {{value}} "
+                "and {limit}, no other"
             )
         if (
             self.warning is not None
@@ -97,9 +98,11 @@ class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
                 return severity, limit
         return None
 
-    def told(self, subject: str, value: float, limit: float) -> str:
+    def told(self, subject: str, value: float, limit: float, queue: str | None = None) -> str:
         """The sentence for people."""
-        return self.text.format(subject=subject, value=_number(float(value)), limit=_number(float(limit)))
+        return self.text.format(
+            subject=subject, queue=queue or subject, value=_number(float(value)), limit=_number(float(limit))
+        )
 
     def _exceeds(self, value: float, limit: float) -> bool:
         return value < limit if self.below else value > limit
@@ -109,7 +112,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """What was found when somebody looked."""
 
     measure: str
-    subject: str = ""  # the queue, source or error type; empty: everything
+    subject: str = ""  # the source, queue, error type or service; empty: everything
     value: float
     component: str = "redrive"
     queue: str | None = None
@@ -133,7 +136,7 @@ RULES: Final[tuple[AlertRule, ...]] = (
         name="dead-letter",
         measure="open_letters",
         critical=0,
-        text="1 or more messages found in Dead-Letter Queue {subject}. Manual intervention required.",
+        text="1 or more messages found in Dead-Letter Queue {queue}. Manual intervention required.",
     ),
     AlertRule(
         name="queue-size",

@@ -29,7 +29,7 @@ def an_alarm(*windows: Window, rules: tuple[AlertRule, ...] = RULES) -> Alarm:
 def letters_of(source: str, value: float, *ids: str, news: bool = False) -> Measured:
     return Measured(
         measure="open_letters",
-        subject=f"{source}.dlq",
+        subject=source,
         value=value,
         component="RabbitMQ",
         queue=f"{source}.dlq",
@@ -118,13 +118,20 @@ def test_only_the_latest_incidents_are_remembered(ended: int, remembered: int) -
         for minute, value in enumerate((1, 0, 0)):
             alarm.looked(book, [letters_of(f"q{number}", value)], NOON + minute * MINUTE)
     assert len(book.over) == remembered
-    assert book.over[-1].subject == f"q{ended - 1}.dlq"
+    assert book.over[-1].subject == f"q{ended - 1}"
+
+
+@pytest.mark.parametrize(("sources", "told"), [(999, 999), (1000, 1000), (1001, 1000)])
+def test_there_is_a_limit_to_how_many_incidents_there_are_at_a_time(sources: int, told: int) -> None:
+    alarm, book = an_alarm(), Book()
+    alerts = alarm.looked(book, [letters_of(f"q{number}", 1) for number in range(sources)], NOON)
+    assert len(alerts) == len(book.current) == told
 
 
 def test_whom_to_measure_so_that_an_incident_can_end_is_known() -> None:
     alarm, book = an_alarm(), Book()
     alarm.looked(book, [letters_of("orders", 1), depth_of("mail.dlq", 500)], NOON)
-    assert alarm.subjects(book, "open_letters") == {"orders.dlq"}
+    assert alarm.subjects(book, "open_letters") == {"orders"}
     assert alarm.subjects(book, "dlq_depth") == {"mail.dlq"}
     assert alarm.subjects(book, "backlog") == set()
 

@@ -50,7 +50,7 @@ def test_what_is_shipped_has_the_thresholds_that_are_recommended(
 
 
 def test_a_message_in_a_dead_letter_queue_is_told_in_the_words_that_operators_know() -> None:
-    assert BY_NAME["dead-letter"].told("orders.dlq", 3, 0) == (
+    assert BY_NAME["dead-letter"].told("orders", 3, 0, "orders.dlq") == (
         "1 or more messages found in Dead-Letter Queue orders.dlq. Manual intervention required."
     )
 
@@ -88,7 +88,7 @@ def test_whatever_is_measured_can_be_told(subject: str, value: float) -> None:
         ({"name": "Queue size"}, "such as queue-size"),
         ({"name": "a:b"}, "small letters"),
         ({"name": "a" * 61}, "small letters"),
-        ({"text": "{queue} is full"}, "{subject}, {value} and {limit}, no other"),
+        ({"text": "{name} is full"}, "{subject}, {queue}, {value} and {limit}, no other"),
         ({"text": "{} is full"}, "no other"),
         ({"text": "{subject"}, "no other"),
         ({"text": "{subject.__class__}"}, "no other"),

@@ -1,0 +1,135 @@
+"""How do the rules, windows and notifiers come out of the settings?
+
+What is written there changes what is shipped: an `[[alert_rules]]` table with the name of a shipped rule changes what
+it names and leaves the rest; with another name it is a new rule. `[[notify]]` says who is told of what,
+`[[maintenance]]` when nobody is.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from redrive.errors import SettingsError, use_instead
+from redrive.settings import AlertRuleSettings, NotifySettings, Settings
+from redrive.watch.alerts.alert import Alert, Occasion, Severity
+from redrive.watch.alerts.delivering import Notifier
+from redrive.watch.alerts.incidents import Policy
+from redrive.watch.alerts.mail import MailNotifier
+from redrive.watch.alerts.rules import RULES, AlertRule, checked
+from redrive.watch.alerts.webhook import WebhookNotifier
+from redrive.watch.alerts.windows import Window
+
+_ENVIRONMENT = "env:"
+
+
+def rules_of(settings: Settings) -> tuple[AlertRule, ...]:
+    """The shipped rules as they were changed, and those of the operator."""
+    shipped = {rule.name: rule for rule in RULES}
+    for asked in settings.alert_rules:
+        if asked.off:
+            if asked.name not in shipped:
+                raise SettingsError(
+                    f"alert rule '{asked.name:.60}' cannot be switched off: there is none"
+                    f"{use_instead(asked.name, shipped)}"
+                )
+            del shipped[asked.name]
+        else:
+            shipped[asked.name] = _rule(asked, shipped.get(asked.name))
+    return checked(shipped.values())
+
+
+def _rule(asked: AlertRuleSettings, shipped: AlertRule | None) -> AlertRule:
+    fields = ("measure", "warning", "critical", "below", "confirm", "text")
+    given = {name: value for name in fields if (value := getattr(asked, name)) is not None}
+    if shipped is not None:
+        return msgspec.structs.replace(shipped, **given)
+    for name in ("measure", "text"):
+        if name not in given:
+            raise SettingsError(
+                f"alert rule '{asked.name:.60}' is not a shipped one, so it needs a '{name}'"
+                f"{use_instead(asked.name, [rule.name for rule in RULES])}"
+            )
+    return AlertRule(name=asked.name, **given)
+
+
+def policy_of(settings: Settings) -> Policy:
+    """How patient everybody is."""
+    alerts = settings.alerts
+    return Policy(
+        cool_down=alerts.cool_down,
+        calm=alerts.calm,
+        escalate_after=alerts.escalate_after,
+        escalations=alerts.escalations,
+    )
+
+
+def windows_of(settings: Settings) -> tuple[Window, ...]:
+    """When nobody is told."""
+    return tuple(
+        Window(lasts=one.lasts, begins=one.begins, cron=one.cron, zone=one.zone, queues=one.queues)
+        for one in settings.maintenance
+    )
+
+
+# --- who is told -----------------------------------------------------------------------------------------------
+
+
+def notifiers_of(settings: Settings, environ: Mapping[str, str]) -> list[Notifier]:
+    """Everybody who may be told; secrets that are named by a variable are read from `environ`."""
+    return [_notifier(one, environ) for one in settings.notify]
+
+
+def _notifier(one: NotifySettings, environ: Mapping[str, str]) -> Notifier:
+    where = f"notifier '{one.name:.60}'"
+    try:
+        if one.kind == "mail":
+            for key in ("host", "sender", "to"):
+                if not getattr(one, key):
+                    raise SettingsError(f"a mail needs '{key}'")  # noqa: TRY301  said with where it stands
+            return MailNotifier(
+                name=one.name,
+                host=one.host or "",
+                port=one.port,
+                tls=one.tls,  # type: ignore[arg-type]  # checked there
+                user=one.user,
+                password=_secret(one.password, environ),
+                sender=one.sender or "",
+                recipients=one.to,
+                timeout=one.timeout,
+            )
+        if one.url is None:
+            raise SettingsError("needs a 'url'")  # noqa: TRY301  likewise
+        secret = _secret(one.secret, environ)
+        return WebhookNotifier(
+            _secret(one.url, environ) or "",
+            one.kind,
+            name=one.name,
+            timeout=one.timeout,
+            secret=secret if one.kind == "json" else None,
+            routing_key=secret if one.kind == "pagerduty" else None,
+        )
+    except SettingsError as error:
+        raise SettingsError(f"{where}: {error}") from None
+
+
+def _secret(text: str | None, environ: Mapping[str, str]) -> str | None:
+    if text is None or not text.startswith(_ENVIRONMENT):
+        return text
+    variable = text.removeprefix(_ENVIRONMENT)
+    if not environ.get(variable):
+        raise SettingsError(f"the variable {variable:.60} is not set")
+    return environ[variable]
+
+
+def told_to(alert: Alert, notifiers: Iterable[NotifySettings]) -> Sequence[str]:
+    """The names of those who are to be told of it."""
+    return [one.name for one in notifiers if _wants(one, alert)]
+
+
+def _wants(one: NotifySettings, alert: Alert) -> bool:
+    if alert.severity is Severity.WARNING and one.least == Severity.CRITICAL:
+        return False
+    if one.queues != "*" and not (alert.queue is not None and fnmatchcase(alert.queue, one.queues)):
+        return False
+    return not one.escalated or alert.occasion is Occasion.ESCALATED or alert.escalations > 0
