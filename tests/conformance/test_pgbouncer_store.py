@@ -9,11 +9,11 @@ import pytest
 
 from redrive.clock import Clock
 from redrive.stores.postgres import PostgresStore
-from redrive.testing.store_suite import Adding, Changing, Claiming, Reading, Settling
+from redrive.testing.store_suite import Adding, Changing, Claiming, Reading, Remembering, Settling
 from tests.services import Postgres
 
 
-class TestPgBouncerStore(Adding, Claiming, Settling, Changing, Reading):
+class TestPgBouncerStore(Adding, Claiming, Settling, Changing, Reading, Remembering):
     @pytest.fixture(autouse=True)
     def database(self, pgbouncer: Postgres) -> None:
         self.url = pgbouncer.url

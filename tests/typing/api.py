@@ -53,6 +53,7 @@ from redrive.stores.changes import (
     Tag,
 )
 from redrive.stores.memory import MemoryStore
+from redrive.stores.memos import Memo
 from redrive.stores.sqlite import SqliteOptions, SqliteStore
 from redrive.testing import ManualClock
 
@@ -151,6 +152,10 @@ async def life_of_a_letter(store: Store) -> None:
     for change in (Schedule(now), Discard("no longer wanted"), Assign("ann"), Tag(add=("vip",)), Delete()):
         await store.apply(change, [letter.id], by="ann")
     assert_type(await store.journal(letter.id, after=0), list[JournalLine])
+    memo = await store.recall("alarm")
+    assert_type(memo, Memo)
+    assert_type(memo.body, bytes | None)
+    assert_type(await store.remember("alarm", b"quiet", version=memo.version), bool)
     assert_type(await store.damage(), str | None)
     try:
         await store.close()

@@ -76,6 +76,13 @@ Operating
 Grouping
   S45  `groups` gives the failure groups of the letters that match, the largest first and no bodies, with the error
        of the letter that came last; its numbers agree with `tally`.
+
+Remembering
+  S46  `remember` writes a memo if the version shown is the one that is there (0: nothing is), and says whether it did;
+       of all that show the same version, one writes.
+  S47  When `remember` returns True, the memo is durable, and its version is one higher than the one shown.
+  S48  `recall` gives the memo as it was last written, bit-exact and with its version; a name under which nothing was
+       written has version 0 and no body.
 """
 
 from collections.abc import Sequence
@@ -87,6 +94,7 @@ import msgspec
 from redrive.errors import LetterNotFoundError
 from redrive.letters import DeadLetter, Hold, LetterHead, State
 from redrive.stores.changes import Change, Settlement
+from redrive.stores.memos import Memo
 from redrive.stores.operations import Group, Item, Operation, OperationState
 from redrive.stores.query import EVERYTHING, Query
 
@@ -228,6 +236,14 @@ class Store(Protocol):
 
     async def groups(self, query: Query = EVERYTHING, *, limit: int = 50) -> list[Group]:
         """The largest failure groups of the letters that match."""
+        ...
+
+    async def recall(self, name: str) -> Memo:
+        """What is remembered under this name."""
+        ...
+
+    async def remember(self, name: str, body: bytes, *, version: int) -> bool:
+        """Write a memo that has this version; False: it has another, so recall it and think again."""
         ...
 
     async def damage(self) -> str | None:

@@ -28,6 +28,7 @@ from redrive.stores.checks import (
     check_outcome,
     check_rescue,
 )
+from redrive.stores.memos import Memo, check_memo, check_memo_name
 from redrive.stores.operations import (
     Group,
     Item,
@@ -172,6 +173,18 @@ class Door(ABC):
         check_end(state, by, note)
         return await self._end_operation(operation_id, state, by, note)
 
+    # --- remembering -------------------------------------------------------------------------------------
+
+    async def recall(self, name: str) -> Memo:
+        """S48."""
+        check_memo_name(name)
+        return await self._recall(name)
+
+    async def remember(self, name: str, body: bytes, *, version: int) -> bool:
+        """S46, S47."""
+        check_memo(name, body, version)
+        return await self._remember(name, body, version)
+
     # --- what a store fills in ---------------------------------------------------------------------------
 
     @abstractmethod
@@ -238,6 +251,12 @@ class Door(ABC):
     def _end_operation(
         self, operation_id: str, state: OperationState, by: str, note: str
     ) -> Awaitable[bool]: ...
+
+    @abstractmethod
+    def _recall(self, name: str) -> Awaitable[Memo]: ...
+
+    @abstractmethod
+    def _remember(self, name: str, body: bytes, version: int) -> Awaitable[bool]: ...
 
 
 def _listed(operation: Operation, ids: Sequence[str]) -> list[str]:

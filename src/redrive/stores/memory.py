@@ -40,6 +40,7 @@ from redrive.stores.changes import (
 from redrive.stores.checks import check_letter
 from redrive.stores.door import Door
 from redrive.stores.memory_operations import MemoryOperations
+from redrive.stores.memos import NOTHING, Memo
 from redrive.stores.operations import Group, Item, Operation, OperationState, end, run
 from redrive.stores.query import FIELDS, FieldKind, Position, Query, write_cursor
 
@@ -56,6 +57,7 @@ class MemoryStore(Door):
         self._letters: dict[str, DeadLetter] = {}
         self._lines: list[JournalLine] = []
         self._book = MemoryOperations()
+        self._memos: dict[str, Memo] = {}
         self._last_stamp: datetime | None = None
         self._closed = False
 
@@ -273,6 +275,19 @@ class MemoryStore(Door):
     async def _end_operation(self, operation_id: str, state: OperationState, by: str, note: str) -> bool:
         now = self._now()
         return self._book.keep(end(self._book.find(operation_id), state, by, note, now))
+
+    # --- remembering -------------------------------------------------------------------------------------
+
+    async def _recall(self, name: str) -> Memo:
+        self._check_open()
+        return self._memos.get(name, NOTHING)
+
+    async def _remember(self, name: str, body: bytes, version: int) -> bool:
+        self._check_open()
+        if self._memos.get(name, NOTHING).version != version:
+            return False
+        self._memos[name] = Memo(version + 1, body)
+        return True
 
     # --- the store as a whole ----------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@
 What every store refuses is refused here (`door`), before anything is sent; other errors come back as what they were.
 
 One promise is weaker than the contract's: when the connection breaks in the middle, the verb raises and may have
-happened nevertheless (S31). Whoever asks again is safe by ids, fences and first outcomes, as after a crash.
+happened nevertheless (S31). Whoever asks again is safe by ids, fences, first outcomes and versions, as after a crash.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from redrive.stores.base import JournalLine, Page, Rescued
 from redrive.stores.changes import Change, Settlement
 from redrive.stores.checks import check_letter
 from redrive.stores.door import Door
+from redrive.stores.memos import Memo
 from redrive.stores.operations import Group, Item, Operation, OperationState
 from redrive.stores.query import Position, Query, cursor_at
 
@@ -147,6 +148,14 @@ class RemoteStore(Door):
 
     def _end_operation(self, operation_id: str, state: OperationState, by: str, note: str) -> Awaitable[bool]:
         return self._ask("end_operation", operation_id=operation_id, state=state, by=by, note=note)
+
+    # --- memos ---------------------------------------------------------------------------------------------------
+
+    def _recall(self, name: str) -> Awaitable[Memo]:
+        return self._ask("recall", name=name)
+
+    def _remember(self, name: str, body: bytes, version: int) -> Awaitable[bool]:
+        return self._ask("remember", name=name, body=body, version=version)
 
     # --- asking --------------------------------------------------------------------------------------------------
 

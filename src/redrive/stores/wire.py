@@ -37,6 +37,7 @@ from redrive.stores.changes import (
     Tag,
 )
 from redrive.stores.cold import pack_content, pack_failure, unpack_content, unpack_failure
+from redrive.stores.memos import Memo
 from redrive.stores.operations import Group, Item, Operation, OperationState
 from redrive.stores.query import Condition, Op, Query, Sort
 
@@ -207,7 +208,7 @@ class Verb(msgspec.Struct, frozen=True):
     answer: Any
 
 
-def _verb(name: str, answer: Any, **arguments: Any) -> Verb:
+def _verb(name: str, answer: Any, /, **arguments: Any) -> Verb:
     return Verb(msgspec.defstruct(f"_{name}", list(arguments.items()), frozen=True), answer)
 
 
@@ -239,6 +240,8 @@ VERBS: Final[Mapping[str, Verb]] = MappingProxyType(
             "end_operation", bool, operation_id=_Text, state=OperationState, by=str, note=str
         ),
         "groups": _verb("groups", list[Group], query=_Query, limit=int),
+        "recall": _verb("recall", Memo, name=str),
+        "remember": _verb("remember", bool, name=str, body=bytes, version=int),
         "damage": _verb("damage", str | None),
     }
 )

@@ -2,8 +2,8 @@
 
 `link` reaches the server and comes back when it was away; `lane` commits in groups what many tasks add and settle;
 `schema` checks and prepares the database; `adding`, `work` and `reading` are what each verb does inside its
-transaction, `operations` the same for operations and groups; `search` translates queries. `stores.door` has looked at
-what is asked; this file hands it on.
+transaction, `operations` the same for operations and groups, `memos` for memos; `search` translates queries.
+`stores.door` has looked at what is asked; this file hands it on.
 
 Time is the database's own, so that leases mean the same on every machine; a clock that is handed in takes its place.
 """
@@ -19,8 +19,9 @@ from redrive.stores.base import JournalLine, Page, Rescued
 from redrive.stores.changes import Change, Settlement
 from redrive.stores.checks import check_letter
 from redrive.stores.door import Door
+from redrive.stores.memos import Memo
 from redrive.stores.operations import Group, Item, Operation, OperationState
-from redrive.stores.postgres import adding, operations, reading, work
+from redrive.stores.postgres import adding, memos, operations, reading, work
 from redrive.stores.postgres.lane import Lane
 from redrive.stores.postgres.link import Link, PostgresOptions, Session, name_of
 from redrive.stores.query import Position, Query
@@ -132,6 +133,9 @@ class PostgresStore(Door):
             lambda db: operations.end_operation(db, operation_id, state, by, note, self._now())
         )
 
+    def _remember(self, name: str, body: bytes, version: int) -> Awaitable[bool]:
+        return self._write(lambda db: memos.remember(db, name, body, version))
+
     async def _write(self, verb: Callable[[Session], Awaitable[T]]) -> T:
         """In a task of its own: whoever asked may be cancelled, but what was begun ends in order."""
         self._link.check_open()
@@ -171,6 +175,9 @@ class PostgresStore(Door):
 
     def _items(self, operation_id: str, after: int, limit: int) -> Awaitable[list[Item]]:
         return self._link.read(lambda db: operations.items(db, operation_id, after, limit))
+
+    def _recall(self, name: str) -> Awaitable[Memo]:
+        return self._link.read(lambda db: memos.recall(db, name))
 
     async def damage(self) -> str | None:
         """What is wrong with what is stored, after looking at all of it; None: nothing."""

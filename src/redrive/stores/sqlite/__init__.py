@@ -2,9 +2,9 @@
 
 All writing goes through one thread that commits in groups (`writer`); reading has its own connections, which
 SQLite's write-ahead log never blocks. `schema` checks and prepares the file, `work` is what each verb does inside
-its transaction, `reading` what each reads, `operations` both for operations and groups; `rows` and `stores.cold`
-translate letters, `search` translates queries. `stores.door` has looked at what is asked; this file hands it to the
-right thread.
+its transaction, `reading` what each reads, `operations` both for operations and groups, `memos` both for memos; `rows`
+and `stores.cold` translate letters, `search` translates queries. `stores.door` has looked at what is asked; this file
+hands it to the right thread.
 """
 
 import asyncio
@@ -25,10 +25,11 @@ from redrive.stores.base import JournalLine, Page, Rescued
 from redrive.stores.changes import Change, Settlement
 from redrive.stores.checks import check_letter
 from redrive.stores.door import Door
+from redrive.stores.memos import Memo
 from redrive.stores.operations import Group, Item, Operation, OperationState
 from redrive.stores.query import Position, Query
 from redrive.stores.rows import NewRow, new_row, ticks
-from redrive.stores.sqlite import operations, reading, schema, work
+from redrive.stores.sqlite import memos, operations, reading, schema, work
 from redrive.stores.sqlite.rows import ABSENT
 from redrive.stores.sqlite.writer import Bundle, Job, Writer
 
@@ -152,6 +153,9 @@ class SqliteStore(Door):
             lambda db: operations.end_operation(db, operation_id, state, by, note, self._now())
         )
 
+    def _remember(self, name: str, body: bytes, version: int) -> Awaitable[bool]:
+        return self._write(lambda db: memos.remember(db, name, body, version))
+
     # --- reading: on a connection of its own (S30) -------------------------------------------------------
 
     def _load(self, ids: Sequence[str]) -> Awaitable[list[DeadLetter]]:
@@ -183,6 +187,9 @@ class SqliteStore(Door):
 
     def _items(self, operation_id: str, after: int, limit: int) -> Awaitable[list[Item]]:
         return self._read(lambda db: operations.items(db, operation_id, after, limit))
+
+    def _recall(self, name: str) -> Awaitable[Memo]:
+        return self._read(lambda db: memos.recall(db, name))
 
     async def damage(self) -> str | None:
         """What is wrong with the file, after looking at all of it; None: nothing."""

@@ -23,7 +23,7 @@ _COMES_AGAIN: Final = (Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.CUT)
 # Verbs at which an error, true or not, must never lead to anything being there or being sent twice.
 _REPEATABLE: Final = frozenset(
     {"add", "load", "page", "claim", "take", "settle", "rescue", "apply", "begin", "operation", "operations",
-     "remaining", "items", "record", "run_operation", "end_operation", "depth", "receiver"}
+     "remaining", "items", "record", "run_operation", "end_operation", "recall", "remember", "depth", "receiver"}
 )  # fmt: skip
 
 

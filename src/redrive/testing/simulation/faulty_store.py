@@ -13,6 +13,7 @@ from redrive.letters import DeadLetter, Hold, LetterHead
 from redrive.stores.base import LEASE, MAX_REDRIVES, JournalLine, Page, Rescued
 from redrive.stores.changes import Change, Settlement
 from redrive.stores.memory import MemoryStore
+from redrive.stores.memos import Memo
 from redrive.stores.operations import Group, Item, Operation, OperationState
 from redrive.stores.query import EVERYTHING, Query
 from redrive.testing.simulation.edges import Edge
@@ -171,6 +172,16 @@ class FaultyStore:
     async def groups(self, query: Query = EVERYTHING, *, limit: int = 50) -> list[Group]:
         """Look at groups."""
         return await self._verb("groups", lambda: self._store.groups(query, limit=limit))
+
+    async def recall(self, name: str) -> Memo:
+        """Recall a memo."""
+        return await self._verb("recall", lambda: self._store.recall(name), name)
+
+    async def remember(self, name: str, body: bytes, *, version: int) -> bool:
+        """Write a memo."""
+        return await self._verb(
+            "remember", lambda: self._store.remember(name, body, version=version), f"{name}/{version}"
+        )
 
     async def damage(self) -> str | None:
         """Look for damage."""

@@ -15,10 +15,21 @@ from redrive.testing.store_suite.claiming import Claiming
 from redrive.testing.store_suite.failing import Failing
 from redrive.testing.store_suite.operating import Operating
 from redrive.testing.store_suite.reading import Reading
+from redrive.testing.store_suite.remembering import Remembering
 from redrive.testing.store_suite.settling import Settling
 
-__all__ = ["Adding", "Changing", "Claiming", "Failing", "Operating", "Reading", "Settling", "StoreSuite"]
+__all__ = [
+    "Adding",
+    "Changing",
+    "Claiming",
+    "Failing",
+    "Operating",
+    "Reading",
+    "Remembering",
+    "Settling",
+    "StoreSuite",
+]
 
 
-class StoreSuite(Adding, Claiming, Settling, Changing, Reading, Failing, Operating):
+class StoreSuite(Adding, Claiming, Settling, Changing, Reading, Failing, Operating, Remembering):
     """The whole contract as tests."""

@@ -59,6 +59,7 @@ class Failing(Ground):
             store.operations(), store.remaining("op-1", limit=1), store.items("op-1", limit=1),
             store.record("op-1", []), store.run_operation("op-1", "r"),
             store.end_operation("op-1", OperationState.DONE, by="ann"), store.groups(), store.damage(),
+            store.recall("alarm"), store.remember("alarm", b"quiet", version=0),
         ]  # fmt: skip
         for verb in verbs:
             with pytest.raises(StoreClosedError, match="closed"):
