@@ -1,7 +1,7 @@
 """Any store driven against the memory one, by hypothesis.
 
 Both get the same verbs with the same arguments, in orders nobody thought of; after each verb their answers, and
-all of their letters, operations and both journals, must be equal::
+all of their letters, operations, memos and both journals, must be equal::
 
     TestMyStore = store_machine(lambda place, clock: MyStore.open(place / "letters", clock=clock))
 """
@@ -39,6 +39,7 @@ from redrive.stores.changes import (
     Tag,
 )
 from redrive.stores.memory import MemoryStore
+from redrive.stores.memos import Memo
 from redrive.stores.operations import Operation, OperationState
 from redrive.stores.query import parse
 from redrive.testing.clock import ManualClock
@@ -51,6 +52,7 @@ _LEASES = st.sampled_from([timedelta(seconds=1), timedelta(minutes=1)])
 _SPANS = st.sampled_from([timedelta(0), timedelta(seconds=1), timedelta(minutes=2)])
 _SOME_IDS = st.lists(st.sampled_from([*_IDS, "unknown"]), max_size=3)
 _OPERATIONS = st.sampled_from(["op-1", "op-2", "op-unknown"])
+_MEMOS = ["memo-1", "memo-2"]
 _QUERIES = st.sampled_from(
     [
         "", "state:pending", "-state:pending", "priority>=1", "tag:vip", "-tag:vip", "assignee:ann", "redrives>0",
@@ -121,13 +123,13 @@ def store_machine(
 
         @rule(worker=_WORKERS, limit=st.integers(0, 3), lease=_LEASES)
         def claim(self, worker: str, limit: int, lease: timedelta) -> None:
-            self.remember(self.both("claim", worker, limit=limit, lease=lease))
+            self.keep_holds(self.both("claim", worker, limit=limit, lease=lease))
 
         @rule(ids=_SOME_IDS, worker=_WORKERS, lease=_LEASES)
         def take(self, ids: list[str], worker: str, lease: timedelta) -> None:
-            self.remember(self.both("take", ids, worker, lease=lease))
+            self.keep_holds(self.both("take", ids, worker, lease=lease))
 
-        def remember(self, answer: Any) -> None:
+        def keep_holds(self, answer: Any) -> None:
             if isinstance(answer, list):
                 self.holds += [head.hold for head in answer]
 
@@ -204,6 +206,16 @@ def store_machine(
         def end_operation(self, which: str, state: OperationState, note: str) -> None:
             self.both("end_operation", which, state, by="bob", note=note)
 
+        @rule(
+            name=st.sampled_from([*_MEMOS, ""]),
+            body=st.binary(max_size=8),
+            off_by=st.sampled_from([0, 0, 0, -1, 1]),
+        )
+        def remember(self, name: str, body: bytes, off_by: int) -> None:
+            memo = self.both("recall", name)
+            version = memo.version if isinstance(memo, Memo) else 0
+            self.both("remember", name, body, version=version + off_by)
+
         @rule(span=_SPANS)
         def let_time_pass(self, span: timedelta) -> None:
             self.clock.advance(span)
@@ -222,6 +234,12 @@ def store_machine(
                 told = [item.outcome for item in items if item.outcome is not None]
                 assert operation.outcomes == {outcome: told.count(outcome) for outcome in set(told)}
                 assert (operation.state is OperationState.RUNNING) is (operation.ended_at is None)
+
+        @invariant()
+        def all_memos_are_equal(self) -> None:
+            for name in _MEMOS:
+                memo = self.both("recall", name)
+                assert (memo.version == 0) is (memo.body is None)
 
     StoreMachine.TestCase.settings = settings(
         max_examples=max_examples, stateful_step_count=steps, deadline=None, print_blob=True
