@@ -9,6 +9,7 @@ One tree, drawn once::
     │   └── DecodeError             a message is not what its handler asks for
     ├── LifecycleError              a step that the state machine does not have
     ├── ServiceError                an outside thing that tests or adapters need is not there
+    ├── NotifyError                 a receiver of alerts has not taken one
     ├── TransportError              the broker cannot do it
     │   ├── BrokerUnreachableError  nobody answers there, or the connection was lost
     │   ├── BrokerRefusedError      the broker does not let us: user, vhost, permission
@@ -34,6 +35,7 @@ and what to do next, in one line, whatever it quotes; `exit_code` is what the co
 """
 
 from collections.abc import Iterable
+from datetime import timedelta
 from difflib import get_close_matches
 from typing import ClassVar
 
@@ -94,6 +96,20 @@ class LifecycleError(RedriveError):
 
 class ServiceError(RedriveError):
     """An outside thing that is needed is not there."""
+
+
+class NotifyError(RedriveError):
+    """A receiver of alerts has not taken one.
+
+    `is_permanent` says that sending it again cannot help; `retry_after` is how long the receiver asks to be left alone.
+    """
+
+    def __init__(
+        self, message: str = "", *, is_permanent: bool = False, retry_after: timedelta | None = None
+    ) -> None:
+        super().__init__(message)
+        self.is_permanent = is_permanent
+        self.retry_after = retry_after
 
 
 class TransportError(RedriveError):
