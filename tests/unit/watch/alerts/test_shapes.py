@@ -362,7 +362,7 @@ def test_facts_name_what_there_is_and_nothing_else() -> None:
         facts(alert(queue=None, error_type=None, group=None, counts={"dead": 0.0, "large": 12345678.0}))
     )
     assert not {"queue", "error type", "group"} & set(few)
-    assert few["dead"], few["large"] == ("0", "12345678")
+    assert (few["dead"], few["large"]) == ("0", "12345678")
 
 
 def test_the_subject_is_one_line_and_not_a_long_one() -> None:
