@@ -1,0 +1,216 @@
+"""How does every receiver get every alert, although some are slow and some are down?
+
+Each notifier has a line of its own, in which alerts wait in order. What fails for a time is tried again after a wait
+that grows, or after the time that the receiver asks for; what fails for good is not. Every alert that was told ends
+as sent, failed or dropped, for each notifier, and all three are counted; the latter two are logged.
+
+The rule: nobody waits for a receiver but its own line. `tell` never waits, and a line never grows without bound: when
+it is full, the oldest alert goes that is not the last word about its incident, or else the oldest.
+
+It does not know how an alert is sent, nor whether one is told again after a restart: `told` hears of each success, so
+that somebody else can see to that. It has the shape of `recover.service.Service`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from random import Random
+from typing import Final, Protocol
+
+from redrive.clock import Clock, pause, until_first
+from redrive.errors import NotifyError, SettingsError, on_one_line
+from redrive.rules.backoff import Backoff, Exponential
+from redrive.watch.alerts.alert import Alert
+
+_LOG: Final = logging.getLogger("redrive.alerts")
+
+
+class Notifier(Protocol):
+    """A way to tell people."""
+
+    @property
+    def name(self) -> str:
+        """What people call it; no two have the same."""
+
+    async def send(self, alert: Alert) -> None:
+        """Tell it within the notifier's own time-out, or raise `NotifyError`."""
+
+    async def close(self) -> None:
+        """Let go of what is open. A later `send` may open it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverOptions:
+    """How hard one tries."""
+
+    attempts: int = 10
+    backoff: Backoff = Exponential(cap=timedelta(minutes=5))  # noqa: RUF009  it is a value
+    longest_wait: timedelta = timedelta(minutes=10)  # whatever a receiver asks for
+    line: int = 100  # alerts for each notifier
+    grace: timedelta = timedelta(seconds=5)  # for what is in line when everything stops
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise SettingsError("alerts: there must be at least one attempt")
+        if self.line < 2:
+            raise SettingsError("alerts: a line must have room for two")
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of the alerts for one notifier."""
+
+    sent: int = 0
+    failed: int = 0  # refused for good, or not taken in any attempt
+    retried: int = 0  # attempts that were not the first
+    dropped: int = 0  # the line was full, or there was no time left
+
+
+@dataclass(slots=True)
+class _Line:
+    """The alerts that wait for one notifier. The first stays until its sending has ended."""
+
+    notifier: Notifier
+    waiting: list[Alert] = field(default_factory=list)
+    counts: Counts = field(default_factory=Counts)
+    is_sending: bool = False
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def add(self, alert: Alert, most: int) -> Alert | None:
+        """Put it in line, and return what had to go for it."""
+        self.waiting.append(alert)
+        self.wake.set()
+        return self.waiting.pop(self._least()) if len(self.waiting) > most else None
+
+    def _least(self) -> int:
+        last = {alert.incident: place for place, alert in enumerate(self.waiting)}
+        begin = int(self.is_sending)
+        old = (n for n in range(begin, len(self.waiting)) if last[self.waiting[n].incident] != n)
+        return next(old, begin)
+
+
+class Delivering:
+    """The lines of all notifiers."""
+
+    name = "alerts"
+
+    def __init__(
+        self,
+        notifiers: Sequence[Notifier],
+        *,
+        clock: Clock,
+        options: DeliverOptions | None = None,
+        told: Callable[[Alert, str], None] = lambda _alert, _name: None,
+        random: Random | None = None,
+    ) -> None:
+        self._lines = {notifier.name: _Line(notifier) for notifier in notifiers}
+        if len(self._lines) < len(notifiers):
+            raise SettingsError("alerts: two notifiers have the same name; give each its own")
+        self._clock = clock
+        self._options = options or DeliverOptions()
+        self._told = told
+        self._random = random or Random()  # noqa: S311  it spreads waits
+
+    @property
+    def counts(self) -> Mapping[str, Counts]:
+        """Notifier → what became of its alerts until now."""
+        return {name: replace(line.counts) for name, line in self._lines.items()}
+
+    @property
+    def waiting(self) -> Mapping[str, int]:
+        """Notifier → how many alerts are in line, with the one that is being sent."""
+        return {name: len(line.waiting) for name, line in self._lines.items()}
+
+    def tell(self, alert: Alert, to: Collection[str] | None = None) -> None:
+        """Put it in line for these notifiers, or for all. From the event loop; it never waits."""
+        for line in self._lines.values() if to is None else [self._lines[name] for name in to]:
+            if gone := line.add(alert, self._options.line):
+                self._drop(line, gone, "its line is full")
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Send until `stop` is set; what is in line then is given a short time."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._serve(line, stop)) for line in self._lines.values()]
+                await stop.wait()
+                if tasks:
+                    await until_first(asyncio.wait(tasks), self._clock.sleep(self._options.grace))
+                for task in tasks:
+                    task.cancel()
+        finally:
+            for line in self._lines.values():
+                await self._close(line)
+        for line in self._lines.values():
+            while line.waiting:
+                self._drop(line, line.waiting.pop(0), "there was no time left")
+
+    async def _serve(self, line: _Line, stop: asyncio.Event) -> None:
+        while not stop.is_set() or line.waiting:
+            if not line.waiting:
+                line.wake.clear()
+                await until_first(line.wake.wait(), stop.wait())
+                continue
+            line.is_sending = True
+            try:
+                await self._deliver(line, line.waiting[0], stop)
+            finally:
+                line.is_sending = False
+            line.waiting.pop(0)
+
+    async def _deliver(self, line: _Line, alert: Alert, stop: asyncio.Event) -> None:
+        """One alert to its end, sent or failed."""
+        what = f"{alert.occasion} of incident {on_one_line(alert.incident[:100])}"
+        name, counts, attempt = line.notifier.name, line.counts, 1
+        while error := await self._attempt(line.notifier, alert):
+            wait = None if stop.is_set() else self._wait(error, attempt)
+            if wait is None:
+                counts.failed += 1
+                _LOG.error("%s has not been told: %s; it is not tried again: %s", name, what, error)
+                return
+            _LOG.warning(
+                "%s has not been told: %s; attempt %d of %d, the next in %.1f s: %s",
+                name, what, attempt, self._options.attempts, wait.total_seconds(), error,
+            )  # fmt: skip
+            await pause(self._clock, wait, stop)
+            counts.retried += 1
+            attempt += 1
+        counts.sent += 1
+        try:
+            self._told(alert, name)
+        except Exception as error:  # noqa: BLE001  the alert is told, and the next one waits
+            why = on_one_line(f"{type(error).__name__}: {error}")
+            _LOG.error("%s was told: %s; but whoever keeps that has failed: %s", name, what, why)
+
+    async def _attempt(self, notifier: Notifier, alert: Alert) -> NotifyError | None:
+        try:
+            await notifier.send(alert)
+        except NotifyError as error:
+            return error
+        except Exception as error:  # noqa: BLE001  whatever it is, the others in line go on
+            # Nobody has looked at its text, so it is not repeated.
+            return NotifyError(f"{type(error).__name__} in the notifier", is_permanent=True)
+        return None
+
+    def _wait(self, error: NotifyError, attempt: int) -> timedelta | None:
+        """How long until the next attempt; None if there is none."""
+        if error.is_permanent or attempt >= self._options.attempts:
+            return None
+        wait = self._options.backoff.delay(attempt, self._random)
+        if wait is None or error.retry_after is None:
+            return wait
+        return max(wait, min(error.retry_after, self._options.longest_wait))
+
+    def _drop(self, line: _Line, alert: Alert, why: str) -> None:
+        line.counts.dropped += 1
+        _LOG.error(
+            "%s is not told: %s of incident %s; %s",
+            line.notifier.name, alert.occasion, on_one_line(alert.incident[:100]), why,
+        )  # fmt: skip
+
+    async def _close(self, line: _Line) -> None:
+        try:
+            await line.notifier.close()
+        except Exception as error:  # noqa: BLE001  the others are closed as well
+            _LOG.warning("%s was not closed in order: %s", line.notifier.name, type(error).__name__)
