@@ -36,6 +36,7 @@ from redrive.settings import Settings
 from redrive.stores.base import Rescued, Store
 from redrive.transports.base import Source, Transport
 from redrive.watch.alerts.alarm import Alarm
+from redrive.watch.alerts.alert import Alert
 from redrive.watch.alerts.delivering import Delivering
 from redrive.watch.alerts.made import notifiers_of, policy_of, rules_of, told_to, windows_of
 
@@ -75,7 +76,7 @@ class Crew:
         self.delivering = Delivering(
             notifiers_of(settings, os.environ),
             clock=clock,
-            ended=lambda alert, name: self.alarms.ended(alert, name),
+            ended=self._alert_ended,
         )
         self.alarms = self._the_alarms(component)
         self.collectors = {queue: self.a_collector(queue) for queue in _queues(settings, self.sources)}
@@ -149,6 +150,9 @@ class Crew:
             collected=lambda letters: self.alarms.collected(queue, letters),
         )
 
+    def _alert_ended(self, alert: Alert, name: str) -> None:
+        self.alarms.ended(alert, name)
+
     def _the_alarms(self, component: str) -> Alarms:
         settings = self._settings
         measures = Measures(
@@ -162,7 +166,12 @@ class Crew:
         )
         return Alarms(
             self._store,
-            Alarm(rules_of(settings), policy_of(settings), windows_of(settings), new_id=lambda: f"i-{token_hex(8)}"),
+            Alarm(
+                rules_of(settings),
+                policy_of(settings),
+                windows_of(settings),
+                new_id=lambda: f"i-{token_hex(8)}",
+            ),
             measures,
             self._clock,
             every=settings.alerts.every,

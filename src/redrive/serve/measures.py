@@ -8,7 +8,7 @@ A dead letter that was just collected is measured at once, by `collected`; every
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final, TypeAlias
 
@@ -105,11 +105,12 @@ class Measures:
             *self._spikes(subjects("error_spike")),
             *self._running(subjects("service")),
         ]
-        for look in (
+        looks: list[Callable[[], Awaitable[list[Measured]]]] = [
             lambda: self._letters(subjects("open_letters")),
             self._resolution,
             lambda: self._depths(subjects("dlq_depth")),
-        ):
+        ]
+        for look in looks:
             try:
                 found += await look()
             except RedriveError:  # `/health` says why

@@ -15,7 +15,7 @@ from redrive.errors import SettingsError
 from redrive.stores.checks import check_name
 
 LONGEST_NAME: Final = 200  # characters: every database can have them in a unique index
-LARGEST_BODY: Final = 1_048_576  # bytes
+LARGEST_BODY: Final = 16_777_216  # bytes
 
 
 class Memo(msgspec.Struct, frozen=True):

@@ -70,7 +70,7 @@ def test_a_version_that_no_memo_has_is_refused(version: int) -> None:
 
 
 def test_a_body_beyond_the_limit_is_refused() -> None:
-    refused(lambda: check_memo("alarm", bytes(LARGEST_BODY + 1), 0), "has 1048577 bytes; at most 1048576")
+    refused(lambda: check_memo("alarm", bytes(LARGEST_BODY + 1), 0), "has 16777217 bytes; at most 16777216")
 
 
 # --- stores from before there were memos -----------------------------------------------------------------

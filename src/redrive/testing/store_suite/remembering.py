@@ -170,7 +170,7 @@ class Remembering(Ground):
     @pytest.mark.parametrize(
         ("body", "version", "says"),
         [
-            (bytes(LARGEST_BODY + 1), 1, "the memo has 1048577 bytes; at most 1048576 can be stored"),
+            (bytes(LARGEST_BODY + 1), 1, "the memo has 16777217 bytes; at most 16777216 can be stored"),
             (b"", -1, "a version of -1"), (b"", 2**63, "a version of 9223372036854775808"),
             (b"", True, "a version of True"),
         ],

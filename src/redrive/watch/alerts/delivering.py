@@ -7,8 +7,9 @@ as sent, failed or dropped, for each notifier, and all three are counted; the la
 The rule: nobody waits for a receiver but its own line. `tell` never waits, and a line never grows without bound: when
 it is full, the oldest alert goes that is not the last word about its incident, or else the oldest.
 
-It does not know how an alert is sent, nor whether one is told again after a restart: `told` hears of each success, so
-that somebody else can see to that. It has the shape of `recover.service.Service`.
+It does not know how an alert is sent, nor whether one is told again after a restart: `ended` hears of each that was
+sent or given up, so that somebody else can see to that. What is in line when everything stops has not ended. It has the
+shape of `recover.service.Service`.
 """
 
 import asyncio
@@ -102,7 +103,7 @@ class Delivering:
         *,
         clock: Clock,
         options: DeliverOptions | None = None,
-        told: Callable[[Alert, str], None] = lambda _alert, _name: None,
+        ended: Callable[[Alert, str], None] = lambda _alert, _name: None,
         random: Random | None = None,
     ) -> None:
         self._lines = {notifier.name: _Line(notifier) for notifier in notifiers}
@@ -110,7 +111,7 @@ class Delivering:
             raise SettingsError("alerts: two notifiers have the same name; give each its own")
         self._clock = clock
         self._options = options or DeliverOptions()
-        self._told = told
+        self._ended = ended
         self._random = random or Random()  # noqa: S311  it spreads waits
 
     @property
@@ -128,6 +129,7 @@ class Delivering:
         for line in self._lines.values() if to is None else [self._lines[name] for name in to]:
             if gone := line.add(alert, self._options.line):
                 self._drop(line, gone, "its line is full")
+                self._end(gone, line.notifier.name)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Send until `stop` is set; what is in line then is given a short time."""
@@ -168,6 +170,8 @@ class Delivering:
             if wait is None:
                 counts.failed += 1
                 _LOG.error("%s has not been told: %s; it is not tried again: %s", name, what, error)
+                if not stop.is_set():
+                    self._end(alert, name)
                 return
             _LOG.warning(
                 "%s has not been told: %s; attempt %d of %d, the next in %.1f s: %s",
@@ -177,11 +181,15 @@ class Delivering:
             counts.retried += 1
             attempt += 1
         counts.sent += 1
+        self._end(alert, name)
+
+    def _end(self, alert: Alert, name: str) -> None:
         try:
-            self._told(alert, name)
-        except Exception as error:  # noqa: BLE001  the alert is told, and the next one waits
+            self._ended(alert, name)
+        except Exception as error:  # noqa: BLE001  the next one waits
             why = on_one_line(f"{type(error).__name__}: {error}")
-            _LOG.error("%s was told: %s; but whoever keeps that has failed: %s", name, what, why)
+            what = f"{alert.occasion} of incident {on_one_line(alert.incident[:100])}"
+            _LOG.error("%s is done with: %s; but whoever keeps that has failed: %s", name, what, why)
 
     async def _attempt(self, notifier: Notifier, alert: Alert) -> NotifyError | None:
         try:

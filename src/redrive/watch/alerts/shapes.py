@@ -113,6 +113,7 @@ def as_json(alert: Alert) -> dict[str, Any]:
         "correlation_ids": [_short(each, _ID) for each in alert.correlation_ids[:_MOST_IDS_IN_JSON]],
         "correlation_ids_left_out": max(0, len(alert.correlation_ids) - _MOST_IDS_IN_JSON),
         "link": link(alert),
+        "escalations": alert.escalations,
         "since": _rfc3339(alert.since),
         "time": _rfc3339(alert.time),
     }

@@ -63,7 +63,7 @@ class World:
             notifiers,
             clock=self.clock,
             options=DeliverOptions(**{"backoff": STEADY, **options}),
-            told=lambda told, name: self.kept.append((told.incident, name)),
+            ended=lambda told, name: self.kept.append((told.incident, name)),
         )
         self.task: asyncio.Task[None] | None = None
 
@@ -201,7 +201,7 @@ async def test_what_is_refused_for_good_is_not_tried_again_and_the_next_one_is_s
     async with web_server(hook) as url, running(WebhookNotifier(url + "/xXsecretXx", name="chat")) as world:
         world.lines.tell(alert(incident="first"))
         world.lines.tell(alert(incident="second"))
-        await until(lambda: world.kept == [("second", "chat")])
+        await until(lambda: world.kept == [("first", "chat"), ("second", "chat")])
         assert world.count() == Counts(sent=1, failed=1)
     (line,) = caplog.records
     assert line.levelno == logging.ERROR
@@ -222,7 +222,7 @@ async def test_a_mail_server_that_is_busy_is_asked_again_and_one_that_refuses_is
             world.lines.tell(alert(incident="second"))
             await world.pass_time(SECOND)
             await until(lambda: world.count("mail") == Counts(sent=1, failed=1, retried=1))
-            assert world.kept == [("first", "mail")]
+            assert world.kept == [("first", "mail"), ("second", "mail")]
 
 
 @pytest.mark.parametrize("kind", ["hangs", "hangs up", "is not there"])
@@ -252,7 +252,7 @@ async def test_after_the_last_attempt_the_alert_has_failed() -> None:
         world.lines.tell(alert(incident="second"))
         for _ in range(2):
             await world.pass_time(SECOND)
-        await until(lambda: world.kept == [("second", "chat")])
+        await until(lambda: [incident for incident, _ in world.kept][1:] == ["second"])
         assert world.count() == Counts(sent=1, failed=1, retried=2)
     assert chat.attempts == 4
 
@@ -273,7 +273,7 @@ async def test_a_notifier_with_a_defect_fails_alone_and_its_words_are_not_repeat
     async with running(broken, chat) as world:
         world.lines.tell(ORDINARY)
         world.lines.tell(ORDINARY)
-        await until(lambda: len(world.kept) == 3)
+        await until(lambda: len(world.kept) == 4)
         assert world.count("broken") == Counts(sent=1, failed=1)
     assert caplog.messages == [
         "broken has not been told: raised of incident inc-1; it is not tried again: ValueError in the notifier"
@@ -285,7 +285,7 @@ async def test_who_keeps_what_was_told_may_fail(caplog: pytest.LogCaptureFixture
         raise OSError("disk\nfull")
 
     chat, stop = Receiver(), asyncio.Event()
-    lines = Delivering([chat], clock=ManualClock(), told=keep)
+    lines = Delivering([chat], clock=ManualClock(), ended=keep)
     lines.tell(ORDINARY)
     lines.tell(ORDINARY)
     stop.set()
@@ -294,7 +294,7 @@ async def test_who_keeps_what_was_told_may_fail(caplog: pytest.LogCaptureFixture
     assert (
         caplog.messages
         == [
-            r"chat was told: raised of incident inc-1; but whoever keeps that has failed: OSError: disk\nfull"
+            r"chat is done with: raised of incident inc-1; but whoever keeps that has failed: OSError: disk\nfull"
         ]
         * 2
     )
@@ -333,6 +333,7 @@ async def test_a_full_line_drops_the_oldest_that_is_not_the_last_word(
     assert caplog.messages == [
         f"chat is not told: raised of incident {each}; its line is full" for each in "aba"
     ]
+    assert world.kept == [("a", "chat"), ("b", "chat"), ("a", "chat")], "nobody is to wait for them"
     world.start()
     await world.end()
     assert [(each.incident, each.occasion) for each in chat.taken] == [
@@ -417,6 +418,7 @@ async def test_on_stop_nobody_waits_for_a_receiver_that_hangs(caplog: pytest.Log
     await world.end()
     assert world.lines.counts == {"dead": Counts(dropped=2), "chat": Counts(sent=2)}
     assert world.lines.waiting == {"dead": 0, "chat": 0}
+    assert {name for _, name in world.kept} == {"chat"}, "what was left in line has not ended"
     assert (dead.closed, chat.closed) == (1, 1)
     assert caplog.messages == [
         f"dead is not told: raised of incident {each}; there was no time left" for each in ("first", "second")

@@ -324,6 +324,7 @@ def test_the_generic_shape_has_every_field_under_its_name() -> None:
         "correlation_ids": ["c-1", "c-2"],
         "correlation_ids_left_out": 0,
         "link": "https://console.example.org/groups/f00d?queue=orders.dlq",
+        "escalations": 0,
         "since": "2026-02-11T11:58:30.000Z",
         "time": "2026-02-11T12:00:00.250Z",
     }

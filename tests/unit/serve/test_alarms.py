@@ -1,0 +1,457 @@
+"""The alarm of a server: written down first, then told; by one server of several, and never lost."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from redrive.errors import BrokerUnreachableError, StoreError
+from redrive.letters import DeadLetter
+from redrive.serve.alarms import NAME, Alarms, Document
+from redrive.serve.measures import Measures
+from redrive.serve.watched import Watched
+from redrive.stores.base import Store
+from redrive.stores.changes import Resolve, Settlement
+from redrive.stores.memory import MemoryStore
+from redrive.stores.sqlite import SqliteStore
+from redrive.testing import ManualClock, letters
+from redrive.watch.alerts.alarm import Alarm
+from redrive.watch.alerts.alert import Alert, Occasion
+from redrive.watch.alerts.rules import RULES
+
+MINUTE = timedelta(minutes=1)
+RAISED, WORSE, AGAIN, ESCALATED, RECOVERED = Occasion
+
+
+class Broker:
+    """As much of a transport as is measured."""
+
+    def __init__(self) -> None:
+        self.depths: dict[str, int] = {}
+        self.is_away = False
+
+    async def depth(self, queue: str) -> int:
+        if self.is_away:
+            raise BrokerUnreachableError("nobody answers")
+        return self.depths.get(queue, 0)
+
+
+class Place:
+    """A server's alarm, and what it has told."""
+
+    def __init__(self, store: Store, clock: ManualClock, *names: str, prefix: str = "i") -> None:
+        self.broker = Broker()
+        self.told: list[tuple[Alert, Sequence[str]]] = []
+        self.troubles: list[str] = []
+        self.services: list[Watched] = []
+        self._numbers = iter(range(1, 1000))
+        measures = Measures(
+            store,
+            self.broker,  # type: ignore[arg-type]  # nothing else is asked of it
+            lambda: self.services,
+            lambda: ["orders.dlq"],
+            clock,
+            component="RabbitMQ",
+            dead_letter_queues={"orders": "orders.dlq"},
+        )
+        self.alarms = Alarms(
+            store,
+            Alarm(RULES, new_id=lambda: f"{prefix}-{next(self._numbers)}"),
+            measures,
+            clock,
+            every=timedelta(seconds=15),
+            chosen=lambda _alert: names or ("mail",),
+            tell=lambda alert, to: self.told.append((alert, to)),
+            trouble=lambda what, _error: self.troubles.append(what),
+        )
+
+    @property
+    def occasions(self) -> list[tuple[str, str]]:
+        return [(alert.rule, alert.occasion) for alert, _ in self.told]
+
+    async def turn(self) -> None:
+        """What `run` does when it is woken."""
+        await self.alarms._turn([])
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def store(clock: ManualClock) -> MemoryStore:
+    return MemoryStore(clock)
+
+
+async def died(
+    store: Store, place: Place, count: int, *, tell: bool = True, start: int = 0
+) -> list[DeadLetter]:
+    """Letters come into the store, and the alarm hears of them if this server has collected them."""
+    new = [
+        msgspec.structs.replace(letter, source="orders", correlation_id=f"c-{start + number}")
+        for number, letter in enumerate(letters(start + count)[start:])
+    ]
+    assert all(await store.add(new))
+    if tell:
+        place.alarms.collected("orders.dlq", new)
+    return new
+
+
+async def unsent(store: Store) -> list[tuple[str, tuple[str, ...]]]:
+    memo = await store.recall(NAME)
+    assert memo.body is not None
+    document = msgspec.msgpack.decode(memo.body, type=Document)
+    return [(one.alert.occasion, one.to) for one in document.unsent]
+
+
+async def test_a_letter_that_was_collected_is_told_without_a_look_at_the_store(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    place = Place(store, clock)
+    await died(store, place, 2)
+    await place.turn()
+    [(alert, to)] = place.told
+    assert (
+        alert.text
+        == "1 or more messages found in Dead-Letter Queue orders.dlq. Manual intervention required."
+    )
+    assert (alert.occasion, alert.queue, alert.component, to) == (RAISED, "orders.dlq", "RabbitMQ", ("mail",))
+    assert alert.counts == {"open": 2, "new": 2}
+    assert alert.correlation_ids == ("c-0", "c-1")
+
+
+async def test_it_is_written_down_before_it_is_told(store: MemoryStore, clock: ManualClock) -> None:
+    place = Place(store, clock)
+    seen: list[Any] = []
+
+    async def remember(name: str, body: bytes, *, version: int) -> bool:
+        seen.append((len(place.told), version))
+        return await MemoryStore.remember(store, name, body, version=version)
+
+    store.remember = remember  # type: ignore[method-assign]
+    await died(store, place, 1)
+    await place.turn()
+    assert seen == [(0, 0)]
+    assert len(place.told) == 1
+    assert await unsent(store) == [("raised", ("mail",))]
+
+
+async def test_what_could_not_be_written_down_is_not_told_and_not_forgotten(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    place = Place(store, clock)
+
+    async def remember(name: str, body: bytes, *, version: int) -> bool:
+        raise StoreError("the disk is full")
+
+    store.remember = remember  # type: ignore[method-assign]
+    await died(store, place, 1)
+    with pytest.raises(StoreError):
+        await place.turn()
+    assert place.told == []
+    del store.remember
+    await place.turn()
+    assert place.occasions == [("dead-letter", RAISED)]
+    assert place.told[0][0].correlation_ids == ("c-0",)
+
+
+async def test_who_was_told_is_struck_out(store: MemoryStore, clock: ManualClock) -> None:
+    place = Place(store, clock, "mail", "chat")
+    await died(store, place, 1)
+    await place.turn()
+    place.alarms.ended(place.told[0][0], "chat")
+    await place.turn()
+    assert await unsent(store) == [("raised", ("mail",))]
+    place.alarms.ended(place.told[0][0], "mail")
+    await place.turn()
+    assert await unsent(store) == []
+    assert len(place.told) == 1
+
+
+async def test_nothing_is_written_where_nothing_has_changed(store: MemoryStore, clock: ManualClock) -> None:
+    place = Place(store, clock)
+    await died(store, place, 1)
+    await place.turn()
+    place.alarms.ended(place.told[0][0], "mail")
+    await place.alarms.look()
+    version = (await store.recall(NAME)).version
+    for _ in range(5):
+        clock.advance(timedelta(seconds=15))
+        await place.alarms.look()
+    assert (await store.recall(NAME)).version == version
+
+
+# --- crashes ---------------------------------------------------------------------------------------------------------
+
+
+async def test_what_a_server_could_not_tell_before_its_end_is_told_when_it_is_back(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    # Given a server that has written an alert down, and is killed before it has told it
+    store = await SqliteStore.open(tmp_path / "redrive.db", clock=clock)
+    before = Place(store, clock)
+    await died(store, before, 1)
+    await before.turn()
+    await store.close()
+    # When another one is there
+    store = await SqliteStore.open(tmp_path / "redrive.db", clock=clock)
+    after = Place(store, clock)
+    await after.alarms.look()
+    assert after.told == [], "the first one may still be at it"
+    clock.advance(MINUTE)
+    await after.alarms.look()
+    # Then it tells the same alert
+    assert [alert for alert, _ in after.told] == [before.told[0][0]]
+    # And once
+    clock.advance(timedelta(seconds=45))
+    await after.alarms.look()
+    assert len(after.told) == 1
+    await store.close()
+
+
+async def test_what_somebody_tells_is_left_to_them_for_as_long_as_they_try(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    one, other = Place(store, clock), Place(store, clock)
+    await died(store, one, 1)
+    await one.turn()
+    for _ in range(20):  # its receiver is down, and it tries again and again
+        clock.advance(timedelta(seconds=15))
+        await one.alarms.look()
+        await other.alarms.look()
+    assert len(one.told) == 1
+    assert other.told == []
+
+
+async def test_a_letter_whose_server_was_killed_before_it_could_say_a_word_is_told_by_the_next_look(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    place = Place(store, clock)
+    await died(store, place, 3, tell=False)
+    await place.alarms.look()
+    [(alert, _)] = place.told
+    assert alert.rule == "dead-letter"
+    assert sorted(alert.correlation_ids) == ["c-0", "c-1", "c-2"]
+
+
+async def test_a_server_that_comes_back_does_not_tell_again_what_was_told(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    before = Place(store, clock)
+    await died(store, before, 3)
+    await before.turn()
+    before.alarms.ended(before.told[0][0], "mail")
+    await before.turn()
+    after = Place(store, clock)
+    clock.advance(20 * MINUTE)  # longer than the cool-down
+    await after.alarms.look()
+    assert after.told == []
+    await died(store, after, 1, tell=False, start=3)
+    await after.alarms.look()
+    assert after.occasions == [("dead-letter", AGAIN)]
+    assert after.told[0][0].correlation_ids == ("c-3",)
+
+
+async def test_what_cannot_be_read_is_said_and_begun_anew(store: MemoryStore, clock: ManualClock) -> None:
+    assert await store.remember(NAME, b"\xc1 no document", version=0)
+    place = Place(store, clock)
+    await died(store, place, 1)
+    await place.turn()
+    assert place.occasions == [("dead-letter", RAISED)]
+    assert place.troubles == ["what the alarm has written down cannot be read; it begins anew"]
+
+
+# --- several servers -------------------------------------------------------------------------------------------------
+
+
+async def test_of_several_servers_that_find_the_same_one_tells_it(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    places = [Place(store, clock, prefix=f"server{number}") for number in range(5)]
+    await died(store, places[0], 1, tell=False)
+    await asyncio.gather(*(place.alarms.look() for place in places))
+    assert sum(len(place.told) for place in places) == 1
+
+
+async def test_no_news_of_any_server_is_lost_when_all_write_at_once(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    places = [Place(store, clock, prefix=f"server{number}") for number in range(8)]
+    for number, place in enumerate(places):
+        [letter] = await died(store, place, 1, tell=False, start=number)
+        place.alarms.collected(f"q{number}.dlq", [msgspec.structs.replace(letter, source=f"q{number}")])
+    await asyncio.gather(*(place.turn() for place in places))
+    told = {alert.queue for place in places for alert, _ in place.told}
+    assert told == {f"q{number}.dlq" for number in range(8)}
+
+
+# --- people ----------------------------------------------------------------------------------------------------------
+
+
+async def test_an_incident_that_is_acknowledged_is_not_escalated(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    place = Place(store, clock)
+    await died(store, place, 1)
+    await place.turn()
+    [incident] = (await place.alarms.book()).open()
+    assert not await place.alarms.acknowledge("i-99", "somebody")
+    assert await place.alarms.acknowledge(incident.id, "somebody")
+    clock.advance(60 * MINUTE)
+    await place.alarms.look()
+    assert place.occasions == [("dead-letter", RAISED)]
+
+
+async def test_it_is_over_when_nobody_has_anything_to_do_any_more(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    place = Place(store, clock)
+    new = await died(store, place, 2)
+    await place.turn()
+    held = await store.claim("worker", limit=len(new))
+    assert all(await store.settle([Settlement(head.hold, Resolve()) for head in held]))
+    await place.alarms.look()
+    assert place.occasions == [("dead-letter", RAISED)]
+    clock.advance(2 * MINUTE)
+    await place.alarms.look()
+    assert place.occasions == [("dead-letter", RAISED), ("dead-letter", RECOVERED)]
+
+
+# --- what is measured ------------------------------------------------------------------------------------------------
+
+
+async def test_a_broker_that_is_away_is_told_when_it_was_seen_twice_and_hides_its_queues(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    place = Place(store, clock)
+    place.broker.depths["orders.dlq"] = 101
+    await place.alarms.look()
+    assert place.occasions == [("queue-size", RAISED)]
+    place.broker.is_away = True
+    for _ in range(3):
+        clock.advance(timedelta(seconds=15))
+        await place.alarms.look()
+    assert place.occasions == [("queue-size", RAISED), ("broker-away", RAISED)]
+    place.broker.is_away = False
+    place.broker.depths.clear()
+    for _ in range(10):
+        clock.advance(timedelta(seconds=15))
+        await place.alarms.look()
+    assert place.occasions[2:] == [("broker-away", RECOVERED), ("queue-size", RECOVERED)]
+
+
+async def test_more_than_a_hundred_letters_in_a_minute_are_a_warning(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    place = Place(store, clock)
+    await died(store, place, 100)
+    await place.alarms.look()
+    assert ("ingestion", RAISED) not in place.occasions
+    clock.advance(timedelta(seconds=59))
+    await died(store, place, 1, start=100)
+    await place.alarms.look()
+    assert ("ingestion", RAISED) in place.occasions
+
+
+async def test_an_error_type_that_comes_more_often_than_usual_is_a_warning(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    place = Place(store, clock)
+    number = 0
+    for _ in range(12):  # two in five minutes are usual
+        await died(store, place, 2, start=number)
+        number += 2
+        clock.advance(5 * MINUTE)
+    await died(store, place, 10, start=number)
+    await place.alarms.look()
+    assert ("error-spike", RAISED) not in place.occasions, "five times as often is still fine"
+    await died(store, place, 1, start=number + 10)
+    await place.alarms.look()
+    assert ("error-spike", RAISED) in place.occasions
+    clock.advance(10 * MINUTE)
+    await place.alarms.look()
+    clock.advance(2 * MINUTE)
+    await place.alarms.look()
+    assert ("error-spike", RECOVERED) in place.occasions
+
+
+async def test_a_day_in_which_less_than_half_is_resolved_is_a_warning(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    place = Place(store, clock)
+    await died(store, place, 19)
+    for _ in range(2):
+        await place.alarms.look()
+    assert ("resolution", RAISED) not in place.occasions, "too few to say anything"
+    await died(store, place, 1, start=19)
+    for _ in range(2):
+        await place.alarms.look()
+    assert ("resolution", RAISED) in place.occasions
+
+
+async def test_a_service_that_does_not_run_is_told(store: MemoryStore, clock: ManualClock) -> None:
+    class Failing:
+        name = "retention"
+
+        async def run(self, stop: asyncio.Event) -> None:
+            raise OSError("no room")
+
+    place = Place(store, clock)
+    service = Watched(Failing(), clock)
+    place.services.append(service)
+    with pytest.raises(OSError, match="no room"):
+        await service.run(asyncio.Event())
+    for _ in range(2):
+        await place.alarms.look()
+    assert place.occasions == [("service", RAISED)]
+    assert place.told[0][0].text == "retention has failed and is being started again."
+
+
+# --- running ---------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def running(place: Place) -> AsyncIterator[asyncio.Event]:
+    stop = asyncio.Event()
+    task = asyncio.create_task(place.alarms.run(stop))
+    try:
+        yield stop
+    finally:
+        stop.set()
+        await asyncio.wait_for(task, 10)
+
+
+async def until(place: Place, count: int) -> None:
+    async with asyncio.timeout(10):
+        while len(place.told) < count:  # noqa: ASYNC110  it runs beside us
+            await asyncio.sleep(0.005)
+
+
+async def test_it_looks_by_itself_and_is_woken_by_a_letter(store: MemoryStore, clock: ManualClock) -> None:
+    place = Place(store, clock)
+    await died(store, place, 1, tell=False)
+    async with running(place):
+        await until(place, 1)
+        clock.advance(timedelta(seconds=1))  # its breath
+        place.broker.depths["orders.dlq"] = 2000
+        new = await died(store, place, 1, tell=False, start=1)
+        place.alarms.collected("mail.dlq", [msgspec.structs.replace(new[0], source="mail")])
+        await until(place, 2)
+        clock.advance(timedelta(seconds=15))
+        await until(place, 3)
+    assert [alert.queue for alert, _ in place.told] == ["orders.dlq", "mail.dlq", "orders.dlq"]
+
+
+async def test_who_was_told_last_is_written_down_on_stopping(store: MemoryStore, clock: ManualClock) -> None:
+    place = Place(store, clock)
+    await died(store, place, 1)
+    async with running(place):
+        await until(place, 1)
+        place.alarms.ended(place.told[0][0], "mail")
+    assert await unsent(store) == []
