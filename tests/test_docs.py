@@ -15,6 +15,7 @@ from redrive.settings import LISTS, SECTIONS
 from redrive.stores import base
 from redrive.stores.query import FIELDS, SORTABLE
 from redrive.testing.store_suite import StoreSuite
+from redrive.watch.alerts.rules import MEASURES, RULES, AlertRule
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -58,6 +59,20 @@ def test_every_key_of_a_list_is_documented(section: str, key: str) -> None:
     own = text_of("settings.md").split(f"## [[{section}]]")[1].split("\n## ")[0]
     assert f"| `{key}` |" in own
     assert LISTS[section].keys[key].help in own
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_every_alert_rule_is_documented_with_its_limits(rule: AlertRule) -> None:
+    [row] = [row for row in rows_of("alerts.md") if row[:2] == [f"`{rule.name}`", f"`{rule.measure}`"]]
+    than = "less than" if rule.below else "more than"
+    limits = ["" if limit is None else f"{than} {limit:,g}" for limit in (rule.warning, rule.critical)]
+    hides = ", ".join(f"`{name}`" for name in sorted(rule.hides))
+    assert row[2:] == [*limits, str(rule.confirm), hides]
+
+
+@pytest.mark.parametrize(("measure", "meaning"), MEASURES.items())
+def test_every_measure_is_documented(measure: str, meaning: str) -> None:
+    assert [row[2] for row in rows_of("alerts.md") if row[0] == f"`{measure}`" and len(row) == 3] == [meaning]
 
 
 def test_no_setting_is_documented_that_there_is_not() -> None:

@@ -6,6 +6,7 @@ when somebody scrapes, at most every few seconds: a scrape must not cost more th
 The time in the dead-letter queue is that of the letters that were resolved last, from their coming into the store on.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Final
@@ -20,6 +21,7 @@ from redrive.letters.letter import storable
 from redrive.serve.crew import Crew
 from redrive.stores.base import Store
 from redrive.stores.query import Condition, Op, Query, Sort
+from redrive.watch.alerts.alert import Severity
 
 _FRESH: Final = timedelta(seconds=5)
 _LAST: Final = 1000  # resolved letters whose time is looked at
@@ -36,6 +38,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     states: dict[str, int]
     error_types: dict[str, int]
     times: tuple[float, ...]  # seconds in the dead-letter queue, sorted
+    incidents: dict[str, int]  # open ones, by severity
 
 
 class Figures:
@@ -93,6 +96,13 @@ class Figures:
         yield _counter(
             "awakened", "letters made due because their source works again", crew.awakening.awakened
         )
+        alerts = CounterMetricFamily(
+            "redrive_alerts", "alerts by what became of them", labels=["notifier", "outcome"]
+        )
+        for notifier, became in crew.delivering.counts.items():
+            for outcome in ("sent", "failed", "retried", "dropped"):
+                alerts.add_metric([storable(notifier), outcome], getattr(became, outcome))
+        yield alerts
         failures = CounterMetricFamily(
             "redrive_service_failures",
             "how often a service has failed and was started again",
@@ -117,10 +127,12 @@ class Figures:
             states = await self._store.tally("state")
             types = await self._store.tally("error", Query((Condition("state", Op.IS, _OPEN),)))
             heads = (await self._store.page(_RESOLVED, limit=_LAST)).heads
+            severities = Counter(one.found.severity for one in (await self._crew.alarms.book()).open())
             self._known = Known(
                 states={str(state): states.get(state, 0) for state in State},
                 error_types=dict(sorted(types.items(), key=lambda item: -item[1])[:_MOST_TYPES]),
                 times=tuple(sorted((head.updated_at - head.created_at).total_seconds() for head in heads)),
+                incidents={str(severity): severities[severity] for severity in Severity},
             )
             self._at = now
         return self._known
@@ -137,8 +149,16 @@ def _known(known: Known) -> Iterator[Metric]:
     )
     for error_type, count in known.error_types.items():
         types.add_metric([storable(error_type)], count)
+    incidents = GaugeMetricFamily(
+        "redrive_incidents_open",
+        "incidents that somebody was told of and that are not over",
+        labels=["severity"],
+    )
+    for severity, count in known.incidents.items():
+        incidents.add_metric([severity], count)
     yield backlog
     yield types
+    yield incidents
     if known.times:
         mean = sum(known.times) / len(known.times)
         p95 = known.times[min(len(known.times) - 1, int(len(known.times) * 0.95))]

@@ -45,7 +45,7 @@ def test_every_queue_has_one_collector_and_every_worker_a_name_of_its_own(tmp_pa
     names = [service.name for service in place.crew.services]
     assert names == [
         "collector of orders.dlq", "collector of legacy.dead", "verdicts", "rescuer", "retention", "awakening",
-        "worker 1", "worker 2", "worker 3",
+        "alarm", "alerts", "worker 1", "worker 2", "worker 3",
     ]  # fmt: skip
     assert len({worker.name for worker in place.crew.workers}) == 3
 
