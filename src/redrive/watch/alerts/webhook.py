@@ -74,11 +74,7 @@ class WebhookNotifier:
         self._url = url
         self._place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self._shape = partial(_SHAPES[shape], routing_key=routing_key) if routing_key else _SHAPES[shape]
-        self._headers = {
-            "User-Agent": "redrive",
-            **{header.title(): value for header, value in headers.items()},
-        }
-        self._headers["Content-Type"] = "application/json"
+        self._headers = {"User-Agent": "redrive", **headers, "Content-Type": "application/json"}
         self._timeout = timeout.total_seconds()
         self._secret = None if secret is None else secret.encode()
         # The longest first: a part of it must not be taken out before the whole.

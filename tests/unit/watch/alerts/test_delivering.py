@@ -112,6 +112,7 @@ async def test_every_receiver_gets_every_alert_in_order_and_that_is_told() -> No
     chat, pager = Receiver("chat"), Receiver("pager")
     async with running(chat, pager) as world:
         for each in life():
+            await settled()  # nobody has anything to do, until this one comes
             world.lines.tell(each)
         await until(lambda: len(world.kept) == 10)
         assert chat.taken == pager.taken == life()
@@ -345,7 +346,7 @@ async def test_a_full_line_drops_the_oldest_that_is_not_the_last_word(
     assert world.count() == Counts(sent=4, dropped=3)
 
 
-async def test_what_is_being_sent_is_not_dropped() -> None:
+async def test_what_is_being_sent_is_not_dropped(caplog: pytest.LogCaptureFixture) -> None:
     chat = Receiver()
     chat.open.clear()
     async with running(chat, line=2) as world:
@@ -357,6 +358,10 @@ async def test_what_is_being_sent_is_not_dropped() -> None:
         await until(lambda: len(chat.taken) == 2)
         assert chat.taken == [life()[0], life()[-1]]
         assert world.count() == Counts(sent=2, dropped=3)
+    assert caplog.messages == [
+        f"chat is not told: {each} of incident inc-1; its line is full"
+        for each in ("worse", "again", "escalated")
+    ]
 
 
 @settings(max_examples=50)

@@ -347,7 +347,7 @@ async def test_a_server_that_has_the_mail_need_not_say_goodbye() -> None:
         writer.write(b"250 taken\r\n")
         await forever(reader, writer)  # and no answer to QUIT
 
-    async with raw_server(taker) as port:
+    async with raw_server(taker) as port, asyncio.timeout(5):
         await notifier(port, timeout=timedelta(milliseconds=200)).send(ORDINARY)
 
 

@@ -200,6 +200,13 @@ async def test_an_answer_that_repeats_the_address_or_a_header_is_quoted_without_
     assert len(str(error)) < 300
 
 
+async def test_what_is_hidden_is_hidden_where_reading_ends_in_the_midst_of_it() -> None:
+    hook = Hook(web.Response(status=404, text=PATH * 100))
+    async with web_server(hook) as url:
+        error = await failure(url)
+    assert set(str(error).removeprefix(f"{url} has answered 404")) <= set(": …")
+
+
 async def test_what_is_hidden_is_hidden_however_the_answer_comes_in_pieces() -> None:
     async def pieces(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
