@@ -26,7 +26,8 @@ from redrive.watch.alerts.alert import Alert
 from redrive.watch.alerts.rules import Measured
 
 NAME: Final = "alarm"
-_OURS: Final = timedelta(minutes=1)  # another server leaves what we tell alone for so long
+_LOOKS: Final = 4  # that may be late until another server takes over what this one tells
+_SHORTEST: Final = timedelta(seconds=5)
 _TRIES: Final = 20  # to be first
 _BREATH: Final = timedelta(milliseconds=200)
 
@@ -69,6 +70,7 @@ class Alarms:
         self._measures = measures
         self._clock = clock
         self._every = every
+        self._ours_for = max(_LOOKS * every, _SHORTEST)
         self._chosen = chosen
         self._tell = tell
         self._trouble = trouble
@@ -138,7 +140,7 @@ class Alarms:
             to_tell = self._kept(document, ended, now)
             for alert in alerts:
                 if names := tuple(self._chosen(alert)):
-                    to_tell.append(Unsent(alert, names, now + _OURS))
+                    to_tell.append(Unsent(alert, names, now + self._ours_for))
             document.unsent += to_tell
             after = msgspec.msgpack.encode(document)
             if after == before or await self._store.remember(NAME, after, version=version):
@@ -158,13 +160,13 @@ class Alarms:
         for one in document.unsent:
             key = one.alert.incident, one.alert.time
             to = tuple(name for name in one.to if (*key, name) not in ended)
-            is_due = one.until <= now + _OURS / 2
+            is_due = one.until <= now + self._ours_for / 2
             if not to:
                 self._ours.discard(key)
             elif key in self._ours:
-                left.append(Unsent(one.alert, to, now + _OURS if is_due else one.until))
+                left.append(Unsent(one.alert, to, now + self._ours_for if is_due else one.until))
             elif one.until <= now:
-                taken_over.append(Unsent(one.alert, to, now + _OURS))
+                taken_over.append(Unsent(one.alert, to, now + self._ours_for))
             else:
                 left.append(one)
         document.unsent = left

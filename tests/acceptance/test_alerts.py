@@ -1,0 +1,191 @@
+"""A message dies, and people are told: the whole way, from a producer to a mailbox and a webhook (C7)."""
+
+import asyncio
+import signal
+import textwrap
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pika
+import pytest
+from aiohttp import web
+
+from tests.acceptance.serving import PATIENCE, QUICK, Process, Serving, channel, redrive, serving, until
+from tests.services import RabbitMQ
+from tests.unit.watch.alerts.servers import Hook, web_server
+from tests.unit.watch.alerts.test_mail import Box, mail_server
+
+SECRET = "4111-PATIENT-SMITH"
+SHOP = """
+    import msgspec
+    from redrive import App
+
+    class Order(msgspec.Struct):
+        id: int
+
+    app = App({url!r})
+
+    @app.consume("orders")
+    async def handle(order: Order) -> None:
+        raise PermissionError("no")
+"""
+ALERTS = """
+    [alerts]
+    every = "1s"
+    calm = "1s"
+
+    [[notify]]
+    name = "ops"
+    kind = "mail"
+    host = "127.0.0.1"
+    port = {port}
+    tls = "none"
+    sender = "redrive@example.org"
+    to = ["ops@example.org"]
+
+    [[notify]]
+    name = "hook"
+    kind = "json"
+    url = "{url}/xXsecretXx"
+    secret = "s3cret"
+"""
+
+
+@asynccontextmanager
+async def receivers() -> AsyncIterator[tuple[Box, Hook, str]]:
+    """A mail server, a webhook, and the settings that name them."""
+    box, hook = Box(), Hook()
+    async with mail_server(box) as port, web_server(hook) as url:
+        yield box, hook, QUICK + ALERTS.format(port=port, url=url)
+
+
+async def come(box: Box, hook: Hook, count: int) -> None:
+    """So many mails and calls have come."""
+    async with asyncio.timeout(PATIENCE):
+        while len(box.mails) < count or len(hook.requests) < count:  # noqa: ASYNC110  others send them
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def a_shop(place: Path, url: str) -> AsyncIterator[None]:
+    """A consumer that runs."""
+    (place / "shop.py").write_text(textwrap.dedent(SHOP.format(url=url)))
+    consumer = Process(place, "consume", "shop")
+    try:
+        await asyncio.to_thread(consumer.until_it_says, "redrive consume")
+        yield
+    finally:
+        assert await asyncio.to_thread(consumer.end) == 0
+
+
+def publish(url: str, *bodies: bytes, queue: str = "orders") -> None:
+    with channel(url) as amqp:
+        for number, body in enumerate(bodies):
+            properties = pika.BasicProperties(correlation_id=f"corr-{number}", delivery_mode=2)
+            amqp.basic_publish("", queue, body, properties)
+
+
+async def poison(server: Serving, place: Path, box: Box, hook: Hook) -> float:
+    """A malformed message is given up, collected and told of; how long that took, in seconds."""
+    async with a_shop(place, server.broker):
+        began = time.monotonic()
+        await asyncio.to_thread(publish, server.broker, b'{"id": "%s"' % SECRET.encode())
+        await come(box, hook, 1)
+        took = time.monotonic() - began
+    [mail], [told] = box.mails, hook.bodies
+    assert told["text"] == (
+        "1 or more messages found in Dead-Letter Queue orders.dlq. Manual intervention required."
+    )
+    assert (told["occasion"], told["severity"], told["rule"]) == ("raised", "critical", "dead-letter")
+    assert (told["queue"], told["counts"]) == ("orders.dlq", {"open": 1, "new": 1})
+    assert told["correlation_ids"] == ["corr-0"]
+    assert told["error_type"] == "DecodeError"
+    assert mail["Subject"] == f"[RAISED] CRITICAL: {told['text']}"
+    assert mail["X-Redrive-Incident"] == told["incident"]
+    request, _ = hook.requests[0]
+    assert request.headers["X-Redrive-Signature"].startswith("sha256=")
+    # Nothing that was in the message has left the house.
+    for sent in (mail.as_string(), repr(hook.bodies)):
+        assert SECRET not in sent
+        assert "id" not in told["text"]
+    return took
+
+
+async def test_a_poison_message_is_told_by_mail_and_webhook_on_the_embedded_broker(tmp_path: Path) -> None:
+    async with receivers() as (box, hook, settings):
+        with serving(tmp_path, settings=settings) as server:
+            assert await poison(server, tmp_path, box, hook) < PATIENCE
+            assert server.metric('redrive_alerts_total{notifier="ops",outcome="sent"}') == 1
+            assert server.metric('redrive_incidents_open{severity="critical"}') == 1
+            assert await asyncio.to_thread(server.end) == 0
+            assert not any("xXsecretXx" in line or SECRET in line for line in server.errors)
+
+
+async def test_a_poison_message_is_told_by_mail_and_webhook_on_a_rabbitmq(
+    tmp_path: Path, rabbitmq: RabbitMQ
+) -> None:
+    async with receivers() as (box, hook, settings):
+        with serving(tmp_path, "--broker", rabbitmq.amqp_url, settings=settings) as server:
+            server.broker = rabbitmq.amqp_url
+            assert await poison(server, tmp_path, box, hook) < PATIENCE
+            assert hook.bodies[0]["component"] == "RabbitMQ"
+
+
+async def test_what_is_resolved_is_told_to_be_over(tmp_path: Path) -> None:
+    async with receivers() as (box, hook, settings):
+        with serving(tmp_path, settings=settings) as server:
+            await poison(server, tmp_path, box, hook)
+            [head] = await server.heads()
+            done = await asyncio.to_thread(
+                redrive, tmp_path, "discard", head.id, "--yes", "--server", server.http
+            )
+            assert done.returncode == 0, done.stderr
+            await come(box, hook, 2)
+    assert [told["occasion"] for told in hook.bodies] == ["raised", "recovered"]
+    assert hook.bodies[0]["incident"] == hook.bodies[1]["incident"]
+    assert box.mails[0]["Message-ID"] in box.mails[1]["References"]
+
+
+async def test_a_thousand_dead_letters_are_one_alert(tmp_path: Path) -> None:
+    async with receivers() as (box, hook, settings):
+        with serving(tmp_path, settings=settings) as server:
+            await asyncio.to_thread(publish, server.broker, *[b"no JSON"] * 1000, queue="orders.dlq")
+            await asyncio.to_thread(
+                until, lambda: server.metric("redrive_collected_total") == 1000, "all are collected"
+            )
+            await come(box, hook, 1)
+            await asyncio.sleep(2)  # two looks
+            rules = [told["rule"] for told in hook.bodies]
+            assert rules.count("dead-letter") == 1
+            assert set(rules) <= {"dead-letter", "ingestion", "error-spike", "resolution", "queue-size"}
+            assert len(rules) == len(set(rules))
+
+
+@pytest.mark.parametrize("when", ["before it was told", "after it was told"])
+async def test_a_server_that_is_killed_loses_no_alert_and_repeats_none(tmp_path: Path, when: str) -> None:
+    box, hook = Box(), Hook()
+    if when == "before it was told":
+        hook.answers = [web.Response(status=503)] * 1000
+    async with mail_server(box) as port, web_server(hook) as url:
+        settings = QUICK + ALERTS.format(port=port, url=url)
+        with serving(tmp_path, settings=settings) as server:
+            async with a_shop(tmp_path, server.broker):
+                await asyncio.to_thread(publish, server.broker, b"no JSON")
+                await come(box, hook, 1)
+                await asyncio.sleep(0.5)  # in which it is written down who was told
+                server.end(signal.SIGKILL)
+        seen = len(hook.requests)
+        hook.answers = []
+        with serving(tmp_path, settings=settings) as server:
+            if when == "before it was told":
+                async with asyncio.timeout(PATIENCE):
+                    while len(hook.requests) == seen:  # noqa: ASYNC110  the server sends it
+                        await asyncio.sleep(0.05)
+            await asyncio.sleep(7)  # longer than what another server has begun is left alone
+            told = [(each["incident"], each["occasion"]) for each in hook.bodies]
+            assert len(set(told)) == 1, "it is the same alert"
+            assert len(hook.requests) == seen + (when == "before it was told")
+            assert len(box.mails) == 1, "who was told is not told again"
+            assert await asyncio.to_thread(server.end) == 0
