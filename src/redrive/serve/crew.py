@@ -163,6 +163,7 @@ class Crew:
             self._clock,
             component=component,
             dead_letter_queues={source.name: source.dlq for source in self.sources},
+            clean=settings.redactor().clean,
         )
         return Alarms(
             self._store,

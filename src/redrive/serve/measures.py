@@ -49,8 +49,12 @@ class Measures:
         *,
         component: str,
         dead_letter_queues: Mapping[str, str],
+        clean: Callable[[str], str],
     ) -> None:
-        """`queues` are those that are collected; `dead_letter_queues` tells where the letters of a source lie."""
+        """`queues` are those that are collected; `dead_letter_queues` tells where the letters of a source lie.
+
+        `clean` takes out of an id what is not for everybody's eyes.
+        """
         self._store = store
         self._transport = transport
         self._services = services
@@ -58,6 +62,7 @@ class Measures:
         self._clock = clock
         self._component = component
         self._dead_letter_queues = dict(dead_letter_queues)
+        self._clean = clean
         self._open: dict[str, int] = {}  # by source: as of the last look, and what was collected since
         self._has_looked = False
         self._came: deque[tuple[timedelta, Counter[str]]] = deque()  # letters by error type, the oldest first
@@ -93,7 +98,9 @@ class Measures:
             group=groups.pop() if len(groups) == 1 else None,
             is_news=bool(new),
             counts={**counts, "new": float(len(new))} if new else counts,
-            correlation_ids=tuple(head.correlation_id for head in new[:_MOST_IDS] if head.correlation_id),
+            correlation_ids=tuple(
+                self._clean(head.correlation_id) for head in new[:_MOST_IDS] if head.correlation_id
+            ),
         )
 
     # --- when somebody looks ---------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 
 from redrive.errors import BrokerUnreachableError, StoreError
 from redrive.letters import DeadLetter
+from redrive.letters.redact import Redactor
 from redrive.serve.alarms import NAME, Alarms, Document
 from redrive.serve.measures import Measures
 from redrive.serve.watched import Watched
@@ -58,6 +59,7 @@ class Place:
             clock,
             component="RabbitMQ",
             dead_letter_queues={"orders": "orders.dlq"},
+            clean=Redactor().clean,
         )
         self.alarms = Alarms(
             store,
@@ -124,6 +126,17 @@ async def test_a_letter_that_was_collected_is_told_without_a_look_at_the_store(
     assert (alert.occasion, alert.queue, alert.component, to) == (RAISED, "orders.dlq", "RabbitMQ", ("mail",))
     assert alert.counts == {"open": 2, "new": 2}
     assert alert.correlation_ids == ("c-0", "c-1")
+
+
+async def test_an_id_that_is_somebodys_address_is_not_told(store: MemoryStore, clock: ManualClock) -> None:
+    place = Place(store, clock)
+    [letter] = await died(store, place, 1, tell=False)
+    named = msgspec.structs.replace(letter, correlation_id="mary.smith@example.org")
+    place.alarms.collected("orders.dlq", [named])
+    await place.turn()
+    [(alert, _)] = place.told
+    assert len(alert.correlation_ids) == 1
+    assert "mary" not in repr(alert)
 
 
 async def test_it_is_written_down_before_it_is_told(store: MemoryStore, clock: ManualClock) -> None:
