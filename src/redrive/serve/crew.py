@@ -31,10 +31,12 @@ from redrive.serve.alarms import Alarms
 from redrive.serve.awaken import Awakening
 from redrive.serve.discovery import Discovery, Look
 from redrive.serve.measures import Measures
+from redrive.serve.prober import Prober
 from redrive.serve.watched import Watched
 from redrive.settings import Settings
 from redrive.stores.base import Rescued, Store
 from redrive.transports.base import Source, Transport
+from redrive.transports.probing import Probe
 from redrive.watch.alerts.alarm import Alarm
 from redrive.watch.alerts.alert import Alert
 from redrive.watch.alerts.delivering import Delivering
@@ -57,10 +59,11 @@ class Crew:
         sources: Sequence[Source] = (),
         discover: Look | None = None,
         component: str = "broker",
+        probe: Probe | None = None,
     ) -> None:
         """`discover` tells the queues of a broker of our own; without it only queues with a name are collected.
 
-        `component` is what alerts call the broker.
+        `component` is what alerts call the broker, `probe` asks its management.
         """
         self._settings = settings
         self._store = store
@@ -78,7 +81,7 @@ class Crew:
             clock=clock,
             ended=self._alert_ended,
         )
-        self.alarms = self._the_alarms(component)
+        self.alarms = self._the_alarms(component, probe)
         self.collectors = {queue: self.a_collector(queue) for queue in _queues(settings, self.sources)}
         self.verdicts = VerdictCollector(
             transport,
@@ -153,8 +156,18 @@ class Crew:
     def _alert_ended(self, alert: Alert, name: str) -> None:
         self.alarms.ended(alert, name)
 
-    def _the_alarms(self, component: str) -> Alarms:
+    def _the_alarms(self, component: str, probe: Probe | None) -> Alarms:
         settings = self._settings
+        prober = None
+        if probe is not None:
+            prober = Prober(
+                probe,
+                lambda: {source.name: source.dlq for source in self.sources},
+                self._clock,
+                every=settings.alerts.probe_every,
+                component=component,
+                trouble=self._trouble,
+            )
         measures = Measures(
             self._store,
             self._transport,
@@ -164,6 +177,7 @@ class Crew:
             component=component,
             dead_letter_queues={source.name: source.dlq for source in self.sources},
             clean=settings.redactor().clean,
+            prober=prober,
         )
         return Alarms(
             self._store,

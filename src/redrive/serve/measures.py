@@ -17,6 +17,7 @@ import msgspec
 from redrive.clock import Clock
 from redrive.errors import RedriveError, SourceMissingError, TransportError
 from redrive.letters import DeadLetter, LetterHead, State
+from redrive.serve.prober import Prober
 from redrive.serve.watched import Watched
 from redrive.stores.base import Store
 from redrive.stores.query import Condition, Op, Query, Sort
@@ -50,6 +51,7 @@ class Measures:
         component: str,
         dead_letter_queues: Mapping[str, str],
         clean: Callable[[str], str],
+        prober: Prober | None = None,
     ) -> None:
         """`queues` are those that are collected; `dead_letter_queues` tells where the letters of a source lie.
 
@@ -63,6 +65,7 @@ class Measures:
         self._component = component
         self._dead_letter_queues = dict(dead_letter_queues)
         self._clean = clean
+        self._prober = prober
         self._open: dict[str, int] = {}  # by source: as of the last look, and what was collected since
         self._has_looked = False
         self._came: deque[tuple[timedelta, Counter[str]]] = deque()  # letters by error type, the oldest first
@@ -117,6 +120,8 @@ class Measures:
             self._resolution,
             lambda: self._depths(subjects("dlq_depth")),
         ]
+        if self._prober is not None:
+            looks.append(self._prober.measured)
         for look in looks:
             try:
                 found += await look()

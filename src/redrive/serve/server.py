@@ -33,6 +33,7 @@ from redrive.serve.web import check_loopback, start_web
 from redrive.settings import Settings, StoreSettings
 from redrive.stores import open_store
 from redrive.transports import Source, Transport, open_transport
+from redrive.transports.probing import Probe, probe_of
 
 _LOG: Final = logging.getLogger("redrive.serve")
 _FIRST_WAIT: Final = timedelta(milliseconds=200)
@@ -93,6 +94,7 @@ class Server:
                 self._sources,
                 discover,
                 _component(self._settings.broker.url),
+                _probe(url, management or self._settings.broker.management_url),
             )
             condition = Condition(store, transport, lambda: crew.services, self._clock, broker)
             web = await start_web(
@@ -192,6 +194,11 @@ def _component(broker: str | None) -> str:
     if broker is None:
         return "the embedded broker"
     return "Kafka" if broker.startswith("kafka") else "RabbitMQ"
+
+
+def _probe(url: str, management: str | None) -> Probe | None:
+    """What asks the broker's management, where somebody has said that there is one."""
+    return None if management is None else probe_of(url, management)
 
 
 def _file_of(store: StoreSettings) -> Path | None:

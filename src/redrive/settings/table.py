@@ -177,6 +177,7 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
             AlertSettings,
             {
                 "every": Setting(duration(_SECOND, _HOUR), "how often it is looked whether something is wrong"),
+                "probe_every": Setting(duration(_SECOND, _DAY), "how often the broker's management API is asked"),
                 "cool_down": Setting(
                     duration(timedelta(0), _AGES), "between two alerts of an incident that has not become worse"
                 ),

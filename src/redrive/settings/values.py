@@ -139,6 +139,7 @@ class AlertSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How patient the alarm is."""
 
     every: timedelta = timedelta(seconds=15)
+    probe_every: timedelta = timedelta(seconds=60)
     cool_down: timedelta = timedelta(minutes=15)
     calm: timedelta = timedelta(minutes=2)
     escalate_after: timedelta = timedelta(minutes=30)

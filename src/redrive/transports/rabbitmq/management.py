@@ -103,6 +103,13 @@ def guess_management_url(broker: BrokerUrl) -> ManagementUrl:
     )
 
 
+def management_of(url: str, broker: BrokerUrl) -> ManagementUrl:
+    """Where it was said to be. Who vouches for the broker's certificate, vouches for this one too."""
+    at = parse_management_url(url)
+    both = at.tls is not None and broker.tls is not None
+    return msgspec.structs.replace(at, tls=broker.tls) if both else at
+
+
 # --- what it answers ----------------------------------------------------------------------------------------
 
 
@@ -243,7 +250,7 @@ async def look(url: ManagementUrl, vhost: str, user: str, timeout: timedelta = T
 
 
 def _look(url: ManagementUrl, vhost: str, user: str, timeout: timedelta) -> Found:
-    with contextlib.closing(_Api(url, timeout)) as api:
+    with contextlib.closing(Api(url, timeout)) as api:
         where = quote(vhost, safe="")
         overview = api.get("overview", _Overview)
         columns = ",".join(_Queue.__struct_fields__)
@@ -273,22 +280,22 @@ def _look(url: ManagementUrl, vhost: str, user: str, timeout: timedelta) -> Foun
         )
 
 
-def _operators(api: "_Api", where: str) -> list[_Policy] | None:
+def _operators(api: "Api", where: str) -> list[_Policy] | None:
     """Operators' policies; a broker that does not know the path has none."""
     try:
         return api.get_if_allowed(f"operator-policies/{where}", list[_Policy])
-    except _NotFoundError:
+    except NotFoundError:
         return []
 
 
-def _permissions(api: "_Api", where: str, user: str) -> tuple[Permissions | None, str]:
+def _permissions(api: "Api", where: str, user: str) -> tuple[Permissions | None, str]:
     """What the user may, or why that cannot be seen."""
     try:
         given = api.get_if_allowed(f"permissions/{where}/{quote(user, safe='')}", _Permission)
-    except _NotFoundError:
+    except NotFoundError:
         try:
             api.get(f"users/{quote(user, safe='')}", _Overview)
-        except _NotFoundError:
+        except NotFoundError:
             return None, f"permissions of '{user}' (the broker does not keep this user itself)"
         return Permissions(), ""
     if given is None:
@@ -314,15 +321,15 @@ def _alarms(nodes: Iterable[_Node]) -> Iterable[str]:
             yield f"{node.name} is below its limit of {node.disk_free_limit} bytes of free disk"
 
 
-class _NotFoundError(TransportError):
-    """404."""
+class NotFoundError(TransportError):
+    """There is nothing of this name (404)."""
 
 
 class _NotAllowedError(BrokerRefusedError):
     """401 or 403."""
 
 
-class _Api:
+class Api:
     """One HTTP connection to the management API."""
 
     def __init__(self, url: ManagementUrl, timeout: timedelta) -> None:
@@ -335,6 +342,7 @@ class _Api:
         )
 
     def close(self) -> None:
+        """Let go of the connection."""
         self._connection.close()
 
     def get_if_allowed(self, path: str, kind: type[T]) -> T | None:
@@ -386,7 +394,7 @@ class _Api:
                 f"{what} refused the user '{self._url.user}' ({status} to {shown}); check user, password and tags"
             )
         if status == 404:
-            raise _NotFoundError(f"{what} does not know {shown}; check vhost and URL")
+            raise NotFoundError(f"{what} does not know {shown}; check vhost and URL")
         if status != 200:
             said = octets[:200].decode("utf-8", "replace")
             raise TransportError(f"{what} answered {shown} with {status}: {said}")

@@ -6,22 +6,16 @@ connection for each question, because people take longer between two of them tha
 
 from collections.abc import AsyncIterator, Sequence
 
-import msgspec
-
 from redrive.transports.base import Source
 from redrive.transports.finding import Diagnosis
 from redrive.transports.plan import Applied, Plan
 from redrive.transports.rabbitmq.doctor import diagnose
 from redrive.transports.rabbitmq.found import Found
-from redrive.transports.rabbitmq.management import (
-    ManagementUrl,
-    guess_management_url,
-    parse_management_url,
-)
+from redrive.transports.rabbitmq.management import guess_management_url, management_of
 from redrive.transports.rabbitmq.plan import plan
 from redrive.transports.rabbitmq.provision import apply, linked, look
 from redrive.transports.rabbitmq.topology import Topology, wanted
-from redrive.transports.rabbitmq.url import BrokerUrl, parse_url
+from redrive.transports.rabbitmq.url import parse_url
 
 
 class RabbitUpkeep:
@@ -31,7 +25,7 @@ class RabbitUpkeep:
         self._broker = parse_url(url)
         self._guessed = not management_url  # nobody said where the management API is
         self._management = (
-            _management(management_url, self._broker)
+            management_of(management_url, self._broker)
             if management_url
             else guess_management_url(self._broker)
         )
@@ -55,10 +49,3 @@ class RabbitUpkeep:
     async def _look(self, topology: Topology) -> Found:
         async with linked(self._broker) as link:
             return await look(link, topology, self._management, guessed=self._guessed)
-
-
-def _management(url: str, broker: BrokerUrl) -> ManagementUrl:
-    """Where it was said to be. Who vouches for the broker's certificate, vouches for this one too."""
-    at = parse_management_url(url)
-    both = at.tls is not None and broker.tls is not None
-    return msgspec.structs.replace(at, tls=broker.tls) if both else at

@@ -25,10 +25,13 @@ MEASURES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "open_letters": "dead letters of a source that nobody is done with",
         "dlq_depth": "messages that lie in a dead-letter queue",
+        "dead_share": "the share of a source's messages that died, since its broker counts them",
+        "dead_rate": "the share of a source's messages that died since the last look at its broker",
         "error_spike": "how many times as often as usual an error type comes",
         "ingestion": "dead letters that came in a minute",
         "backlog": "dead letters in the store that nobody is done with",
         "resolution": "the share of the dead letters of the last day that are resolved",
+        "probe": "looks in a row at a broker's management API that had no good answer",
         "broker": "looks in a row at which a broker was away",
         "service": "background services that do not run",
     }
@@ -130,7 +133,13 @@ RULES: Final[tuple[AlertRule, ...]] = (
         critical=0,
         confirm=2,
         text="{subject} does not answer.",
-        hides=frozenset({"queue-size"}),
+        hides=frozenset({"probe-failed", "queue-size"}),
+    ),
+    AlertRule(
+        name="probe-failed",
+        measure="probe",
+        critical=0,
+        text="The management API at {subject} has given no good answer.",
     ),
     AlertRule(
         name="dead-letter",
@@ -144,6 +153,20 @@ RULES: Final[tuple[AlertRule, ...]] = (
         warning=100,
         critical=1000,
         text="{subject} holds {value} dead letters, more than {limit}.",
+    ),
+    AlertRule(
+        name="dead-share",
+        measure="dead_share",
+        critical=0.1,
+        confirm=2,
+        text="Of the messages of {subject}, a share of {value} has died, more than {limit}.",
+    ),
+    AlertRule(
+        name="dead-rate",
+        measure="dead_rate",
+        warning=0.01,
+        critical=0.05,
+        text="Of the latest messages of {subject}, a share of {value} has died, more than {limit}.",
     ),
     AlertRule(
         name="error-spike",

@@ -27,10 +27,18 @@ def a_rule(**changes: object) -> AlertRule:
         ("queue-size", 101, Severity.WARNING),
         ("queue-size", 1000, Severity.WARNING),
         ("queue-size", 1001, Severity.CRITICAL),
-        # seed 002: any message in a dead-letter queue
+        ("dead-share", 0.10, None),
+        ("dead-share", 0.1001, Severity.CRITICAL),
+        # seed 002: any message in a dead-letter queue, and a probe that fails
+        ("probe-failed", 0, None),
+        ("probe-failed", 1, Severity.CRITICAL),
         ("dead-letter", 0, None),
         ("dead-letter", 1, Severity.CRITICAL),
-        # seed 003: one error type
+        # seed 003: 1 % and 5 % of the throughput, and one error type
+        ("dead-rate", 0.01, None),
+        ("dead-rate", 0.0101, Severity.WARNING),
+        ("dead-rate", 0.05, Severity.WARNING),
+        ("dead-rate", 0.0501, Severity.CRITICAL),
         ("error-spike", 5, None),
         ("error-spike", 5.1, Severity.WARNING),
         # seed 004: 100 a minute, 10,000 open, less than half resolved

@@ -1,0 +1,62 @@
+"""What does RabbitMQ's management API, or the embedded broker's, say of queues?
+
+What `transports.probing` asks for. Figures are as old as the broker's last statistics, which it takes every five
+seconds; a queue that had no traffic for a while has none, and then counts from zero.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from urllib.parse import quote
+
+import msgspec
+
+from redrive.transports.probing import Probed
+from redrive.transports.rabbitmq.management import TIMEOUT, Api, NotFoundError, management_of
+from redrive.transports.rabbitmq.url import parse_url
+
+
+class _Stats(msgspec.Struct, frozen=True):
+    deliver_get: int = 0
+    redeliver: int = 0
+
+
+class _Queue(msgspec.Struct, frozen=True):
+    messages: int = 0
+    messages_unacknowledged: int = 0
+    consumers: int = 0
+    message_stats: _Stats = _Stats()
+
+
+class RabbitProbe:
+    """Asks the management API of one virtual host."""
+
+    def __init__(self, url: str, management_url: str) -> None:
+        broker = parse_url(url)
+        self._vhost = broker.vhost
+        self._at = management_of(management_url, broker)
+        self.place = self._at.place
+
+    async def look(self, queues: Sequence[str]) -> list[Probed]:
+        """What it says of these; those that are not there are left out."""
+        return await asyncio.to_thread(self._look, queues)
+
+    def _look(self, queues: Sequence[str]) -> list[Probed]:
+        found: list[Probed] = []
+        with contextlib.closing(Api(self._at, TIMEOUT)) as api:
+            api.get("overview", msgspec.Raw)  # no queue is there: that is no answer; no virtual host is one
+            for queue in queues:
+                path = f"queues/{quote(self._vhost, safe='')}/{quote(queue, safe='')}"
+                with contextlib.suppress(NotFoundError):
+                    said = api.get(path, _Queue)
+                    stats = said.message_stats
+                    found.append(
+                        Probed(
+                            queue=queue,
+                            messages=said.messages,
+                            unacknowledged=said.messages_unacknowledged,
+                            consumers=said.consumers,
+                            delivered=max(0, stats.deliver_get - stats.redeliver),
+                        )
+                    )
+        return found

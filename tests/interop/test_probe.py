@@ -1,0 +1,147 @@
+"""The management API of a real RabbitMQ and of ours, as the probe sees it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pika
+import pytest
+from aiohttp import web
+
+from redrive.errors import BrokerRefusedError, BrokerUnreachableError, SettingsError, TransportError
+from redrive.transports.probing import probe_of
+from tests.services import RabbitMQ
+from tests.services.server import free_ports
+from tests.unit.watch.alerts.servers import forever, raw_server
+
+PATIENCE = 30.0  # RabbitMQ takes its statistics every five seconds
+
+
+def traffic(url: str) -> None:
+    """Of five messages four are delivered, one of them twice: three are done, one dies, and one still lies there."""
+    connection = pika.BlockingConnection(pika.URLParameters(url))
+    try:
+        channel = connection.channel()
+        channel.queue_declare("orders.dlq", durable=True)
+        arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders.dlq"}
+        channel.queue_declare("orders", durable=True, arguments=arguments)
+        for number in range(5):
+            channel.basic_publish("", "orders", b"%d" % number)
+        for settle in ("ack", "requeue", "ack", "reject", "ack"):
+            method, _, _ = got(channel)
+            if settle == "ack":
+                channel.basic_ack(method.delivery_tag)
+            else:
+                channel.basic_reject(method.delivery_tag, requeue=settle == "requeue")
+    finally:
+        connection.close()
+
+
+def got(
+    channel: pika.adapters.blocking_connection.BlockingChannel,
+) -> tuple[pika.spec.Basic.GetOk, object, object]:
+    for _ in range(1000):
+        method, properties, body = channel.basic_get("orders")
+        if method is not None:
+            return method, properties, body
+    raise AssertionError("nothing comes")
+
+
+async def test_it_sees_what_lies_in_queues_and_what_went_through_them(broker: RabbitMQ) -> None:
+    await asyncio.to_thread(traffic, broker.amqp_url)
+    probe = probe_of(broker.amqp_url, broker.management_url)
+    assert probe is not None
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            found = {each.queue: each for each in await probe.look(["orders", "orders.dlq", "nowhere"])}
+            assert set(found) == {"orders", "orders.dlq"}
+            orders, dead = found["orders"], found["orders.dlq"]
+            if (orders.messages, orders.delivered, dead.messages, dead.arrived) == (1, 4, 1, 1):
+                break
+            await asyncio.sleep(0.1)
+    assert (orders.arrived, orders.unacknowledged, orders.consumers) == (5, 0, 0)
+
+
+async def test_a_user_that_is_refused_is_told_without_the_password(broker: RabbitMQ) -> None:
+    scheme, _, place = broker.management_url.partition("://")
+    wrong = f"{scheme}://nobody:wr0ng@{place.rpartition('@')[2]}"
+    probe = probe_of(broker.amqp_url, wrong)
+    assert probe is not None
+    with pytest.raises(BrokerRefusedError, match="refused the user 'nobody'") as error:
+        await probe.look(["orders"])
+    assert "wr0ng" not in str(error.value)
+
+
+@asynccontextmanager
+async def answering(answer: Callable[[web.BaseRequest], web.Response]) -> AsyncIterator[str]:
+    async def run(request: web.BaseRequest) -> web.Response:
+        return answer(request)
+
+    runner = web.ServerRunner(web.Server(run), shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (web.Response(status=500, text="boom"), "answered overview with 500: boom"),
+        (web.Response(status=503), "answered overview with 503"),
+        (web.Response(status=404), "does not know overview"),
+        (web.Response(text="<html>"), "something else than expected"),
+        (web.Response(text=""), "something else than expected"),
+    ],
+    ids=["500", "503", "404", "no JSON", "nothing"],
+)
+async def test_an_answer_that_is_none_is_told_in_one_line(answer: web.Response, why: str) -> None:
+    def once(_request: web.BaseRequest) -> web.Response:
+        return web.Response(status=answer.status, text=answer.text)
+
+    async with answering(once) as url:
+        probe = probe_of("amqp://127.0.0.1", url)
+        assert probe is not None
+        with pytest.raises(TransportError) as error:
+            await probe.look(["orders"])
+    assert why in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+async def test_figures_that_are_none_are_told() -> None:
+    def say(request: web.BaseRequest) -> web.Response:
+        return web.Response(
+            text="{}" if request.path == "/api/overview" else json.dumps({"messages": "many"})
+        )
+
+    async with answering(say) as url:
+        probe = probe_of("amqp://127.0.0.1", url)
+        assert probe is not None
+        with pytest.raises(TransportError, match="something else than expected"):
+            await probe.look(["orders"])
+
+
+async def test_an_api_that_hangs_or_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redrive.transports.rabbitmq.probe.TIMEOUT", timedelta(milliseconds=200))
+    async with raw_server(forever) as port:
+        probe = probe_of("amqp://127.0.0.1", f"http://127.0.0.1:{port}")
+        assert probe is not None
+        with pytest.raises(BrokerUnreachableError, match=r"did not answer within 0\.2 s"):
+            await probe.look(["orders"])
+    [free] = free_ports(1)
+    probe = probe_of("amqp://127.0.0.1", f"http://127.0.0.1:{free}")
+    assert probe is not None
+    with pytest.raises(BrokerUnreachableError, match="cannot be reached"):
+        await probe.look(["orders"])
+
+
+def test_only_brokers_with_such_an_api_are_probed() -> None:
+    assert probe_of("kafka://127.0.0.1:9092", "http://127.0.0.1:15672") is None
+    for wrong in ("", "ftp://127.0.0.1", "http://", "15672"):
+        with pytest.raises(SettingsError):
+            probe_of("amqp://127.0.0.1", wrong)

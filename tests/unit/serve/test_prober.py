@@ -1,0 +1,119 @@
+from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
+
+from redrive.errors import BrokerUnreachableError
+from redrive.serve.prober import Prober
+from redrive.testing import ManualClock
+from redrive.transports.probing import Probed
+
+MINUTE = timedelta(minutes=1)
+
+
+class Broker:
+    """What a broker's management would say."""
+
+    place = "http://127.0.0.1:15672"
+
+    def __init__(self) -> None:
+        self.delivered, self.dead = 0, 0
+        self.is_away = False
+        self.queues = ["orders", "orders.dlq"]
+        self.asked: list[Sequence[str]] = []
+
+    async def look(self, queues: Sequence[str]) -> list[Probed]:
+        self.asked.append(queues)
+        if self.is_away:
+            raise BrokerUnreachableError("nobody answers")
+        return [
+            Probed(
+                queue=queue,
+                messages=0,
+                unacknowledged=0,
+                consumers=1,
+                delivered=self.delivered if queue == "orders" else self.dead,
+            )
+            for queue in self.queues
+        ]
+
+
+class Place:
+    def __init__(self) -> None:
+        self.broker, self.clock, self.troubles = Broker(), ManualClock(), list[str]()
+        self.prober = Prober(
+            self.broker,
+            lambda: {"orders": "orders.dlq"},
+            self.clock,
+            every=MINUTE,
+            component="RabbitMQ",
+            trouble=lambda what, error: self.troubles.append(f"{what}: {error}"),
+        )
+
+    async def look(self, delivered: int = 0, dead: int = 0) -> dict[str, float]:
+        """So many were delivered and died in a minute; what is measured then."""
+        self.broker.delivered += delivered
+        self.broker.dead += dead
+        found = {one.measure: one.value for one in await self.prober.measured()}
+        self.clock.advance(MINUTE)
+        return found
+
+
+async def test_each_source_and_its_dead_letter_queue_are_asked_for_when_it_is_time() -> None:
+    place = Place()
+    await place.prober.measured()
+    place.clock.advance(timedelta(seconds=59))
+    assert await place.prober.measured() == []
+    place.clock.advance(timedelta(seconds=1))
+    await place.prober.measured()
+    assert place.broker.asked == [["orders", "orders.dlq"]] * 2
+
+
+async def test_an_answer_that_is_missing_is_counted_until_there_is_one() -> None:
+    place = Place()
+    place.broker.is_away = True
+    assert [await place.look(), await place.look()] == [{"probe": 1}, {"probe": 2}]
+    assert place.troubles == ["the probe has failed: nobody answers"] * 2
+    place.broker.is_away = False
+    assert await place.look() == {"probe": 0}
+
+
+@pytest.mark.parametrize(("delivered", "measured"), [(99, None), (100, 0.1), (1000, 0.01)])
+async def test_the_share_of_all_is_measured_from_a_hundred_on(delivered: int, measured: float | None) -> None:
+    assert (await Place().look(delivered, 10)).get("dead_share") == measured
+
+
+@pytest.mark.parametrize(("delivered", "measured"), [(0, None), (19, None), (20, 0.25), (500, 0.01)])
+async def test_the_share_of_the_latest_is_measured_from_twenty_on(
+    delivered: int, measured: float | None
+) -> None:
+    place = Place()
+    assert "dead_rate" not in await place.look(1000, 1), "there is nothing to compare it with"
+    assert (await place.look(delivered, 5)).get("dead_rate") == measured
+
+
+async def test_what_the_latest_share_is_made_of_is_told() -> None:
+    place = Place()
+    await place.look(1000, 0)
+    place.broker.delivered, place.broker.dead = 1100, 7
+    [rate] = [one for one in await place.prober.measured() if one.measure == "dead_rate"]
+    assert (rate.subject, rate.queue, rate.component) == ("orders", "orders.dlq", "RabbitMQ")
+    assert rate.counts == {"delivered": 100, "dead": 7}
+
+
+async def test_nothing_is_concluded_from_counters_that_have_begun_anew() -> None:
+    place = Place()
+    await place.look(5000, 100)
+    place.broker.delivered, place.broker.dead = 0, 0
+    assert "dead_rate" not in await place.look(200, 1)
+    assert (await place.look(100, 2))["dead_rate"] == pytest.approx(0.02)
+
+
+async def test_a_share_is_never_more_than_everything() -> None:
+    assert (await Place().look(100, 250))["dead_share"] == 1.0
+
+
+async def test_a_queue_that_is_not_there_is_not_measured() -> None:
+    place = Place()
+    place.broker.queues = []
+    assert await place.look(1000, 500) == {"probe": 0}
