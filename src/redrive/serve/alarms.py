@@ -14,37 +14,18 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-import msgspec
-
 from redrive.clock import Clock, pause, until_first
-from redrive.errors import StoreError
 from redrive.letters import DeadLetter
 from redrive.serve.measures import Measures
 from redrive.stores.base import Store
 from redrive.watch.alerts.alarm import Alarm, Book
 from redrive.watch.alerts.alert import Alert
 from redrive.watch.alerts.rules import Measured
+from redrive.watch.alerts.written import Document, Unsent, Written
 
-NAME: Final = "alarm"
 _LOOKS: Final = 4  # that may be late until another server takes over what this one tells
 _SHORTEST: Final = timedelta(seconds=5)
-_TRIES: Final = 20  # to be first
 _BREATH: Final = timedelta(milliseconds=200)
-
-
-class Unsent(msgspec.Struct, frozen=True):
-    """An alert, and who has not been told yet."""
-
-    alert: Alert
-    to: tuple[str, ...]
-    until: datetime  # when somebody else may take it over
-
-
-class Document(msgspec.Struct):
-    """What is written down."""
-
-    book: Book = msgspec.field(default_factory=Book)
-    unsent: list[Unsent] = []
 
 
 class Alarms:
@@ -65,7 +46,7 @@ class Alarms:
         trouble: Callable[[str, Exception], None],
     ) -> None:
         """`chosen` names who is to be told of an alert; `tell` has them told, and `ended` hears of it."""
-        self._store = store
+        self._written = Written(store, self._begin_anew)
         self._alarm = alarm
         self._measures = measures
         self._clock = clock
@@ -93,17 +74,14 @@ class Alarms:
 
     async def acknowledge(self, incident_id: str, by: str) -> bool:
         """Somebody takes care of an incident; False: it is not open."""
-        for _ in range(_TRIES):
-            version, document = await self._read()
-            if document.book.acknowledge(incident_id, by, self._clock.now()) is None:
-                return False
-            if await self._store.remember(NAME, msgspec.msgpack.encode(document), version=version):
-                return True
-        raise StoreError("the alarm is too busy; try again")
+        now = self._clock.now()
+        return await self._written.change(
+            lambda document: document.book.acknowledge(incident_id, by, now) is not None
+        )
 
     async def book(self) -> Book:
         """The incidents as they stand."""
-        return (await self._read())[1].book
+        return await self._written.book()
 
     # --- the work --------------------------------------------------------------------------------------------------
 
@@ -132,21 +110,18 @@ class Alarms:
     async def _turn(self, measured: Sequence[Measured]) -> None:
         """Write down what follows from this and from the news, then have it told."""
         news, ended = list(self._news), set(self._ended)
-        for _ in range(_TRIES):
-            version, document = await self._read()
+
+        def change(document: Document) -> list[Unsent]:
             now = self._clock.now()
-            before = msgspec.msgpack.encode(document)
             alerts = self._alarm.looked(document.book, [*news, *measured], now)
             to_tell = self._kept(document, ended, now)
             for alert in alerts:
                 if names := tuple(self._chosen(alert)):
                     to_tell.append(Unsent(alert, names, now + self._ours_for))
             document.unsent += to_tell
-            after = msgspec.msgpack.encode(document)
-            if after == before or await self._store.remember(NAME, after, version=version):
-                break
-        else:
-            raise StoreError("other servers write to the alarm all the time")
+            return to_tell
+
+        to_tell = await self._written.change(change)
         del self._news[: len(news)]
         self._ended -= ended
         for one in to_tell:
@@ -172,12 +147,5 @@ class Alarms:
         document.unsent = left
         return taken_over
 
-    async def _read(self) -> tuple[int, Document]:
-        memo = await self._store.recall(NAME)
-        if memo.body is None:
-            return memo.version, Document()
-        try:
-            return memo.version, msgspec.msgpack.decode(memo.body, type=Document)
-        except msgspec.MsgspecError as error:
-            self._trouble("what the alarm has written down cannot be read; it begins anew", error)
-            return memo.version, Document()
+    def _begin_anew(self, error: Exception) -> None:
+        self._trouble("what the alarm has written down cannot be read; it begins anew", error)

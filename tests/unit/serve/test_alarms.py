@@ -13,7 +13,7 @@ import pytest
 from redrive.errors import BrokerUnreachableError, StoreError
 from redrive.letters import DeadLetter
 from redrive.letters.redact import Redactor
-from redrive.serve.alarms import NAME, Alarms, Document
+from redrive.serve.alarms import Alarms
 from redrive.serve.measures import Measures
 from redrive.serve.watched import Watched
 from redrive.stores.base import Store
@@ -24,6 +24,7 @@ from redrive.testing import ManualClock, letters
 from redrive.watch.alerts.alarm import Alarm
 from redrive.watch.alerts.alert import Alert, Occasion
 from redrive.watch.alerts.rules import RULES
+from redrive.watch.alerts.written import NAME, Document
 
 MINUTE = timedelta(minutes=1)
 RAISED, WORSE, AGAIN, ESCALATED, RECOVERED = Occasion
