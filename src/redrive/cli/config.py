@@ -40,7 +40,10 @@ def check(path: Path | None) -> None:
       redrive config check
       redrive --config production.toml config check
     """
+    from redrive.watch.alerts.made import check as check_alerts
+
     settings = load(path, os.environ)
+    check_alerts(settings, os.environ)
     count = f"{len(settings.rules)} rule{'s' if len(settings.rules) != 1 else ''} of your own"
     click.echo(f"settings are right: store {on_one_line(_without_password(settings.store.url))}, {count}")
 

@@ -11,6 +11,7 @@ Who stops it, and who is told that it is ready, is its owner's business: it hand
 import asyncio
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -34,6 +35,7 @@ from redrive.settings import Settings, StoreSettings
 from redrive.stores import open_store
 from redrive.transports import Source, Transport, open_transport
 from redrive.transports.probing import Probe, probe_of
+from redrive.watch.alerts.made import check
 
 _LOG: Final = logging.getLogger("redrive.serve")
 _FIRST_WAIT: Final = timedelta(milliseconds=200)
@@ -60,6 +62,7 @@ class Server:
         Their dead letters are collected, beside the queues that the settings name.
         """
         check_loopback(settings.serve.host)
+        check(settings, os.environ)
         self._settings = settings
         self._clock = clock
         self._sources = tuple(sources)

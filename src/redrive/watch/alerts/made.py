@@ -23,6 +23,13 @@ from redrive.watch.alerts.windows import Window
 _ENVIRONMENT = "env:"
 
 
+def check(settings: Settings, environ: Mapping[str, str]) -> None:
+    """Refuse what cannot be made, before anybody relies on it."""
+    rules_of(settings)
+    windows_of(settings)
+    notifiers_of(settings, environ)
+
+
 def rules_of(settings: Settings) -> tuple[AlertRule, ...]:
     """The shipped rules as they were changed, and those of the operator."""
     shipped = {rule.name: rule for rule in RULES}

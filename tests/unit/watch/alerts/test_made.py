@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from redrive.clock import SystemClock
 from redrive.errors import SettingsError
+from redrive.serve import Server
 from redrive.settings import read
 from redrive.watch.alerts.alert import Alert, Occasion, Severity
 from redrive.watch.alerts.incidents import Policy
@@ -206,3 +208,17 @@ def test_everybody_is_told_what_concerns_them(
 ) -> None:
     settings = read({"notify": [{**CHAT, **table}]})
     assert told_to(an_alert(**alert), settings.notify) == (["chat"] if is_told else [])
+
+
+@pytest.mark.parametrize(
+    ("table", "why"),
+    [
+        ({"alert_rules": [{"name": "queue-size", "warning": 5000}]}, "its warning has to come before"),
+        ({"notify": [{"name": "chat", "kind": "slack", "url": "env:CHAT_THAT_IS_NOT_SET"}]}, "is not set"),
+        ({"maintenance": [{"lasts": "1h"}]}, "wants either begins or cron"),
+    ],
+)
+async def test_a_server_is_not_made_of_what_cannot_work(table: dict[str, Any], why: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        Server(read(table), SystemClock())
+    assert why in str(refused.value)
