@@ -1,13 +1,19 @@
 """Receivers that are there for one test, and of which nothing is left when it ends."""
 
 import asyncio
+import email
+import email.policy
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from email.message import EmailMessage
 from typing import Any
 
 from aiohttp import web
+from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
+PASSWORD = "correct horse"
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -72,3 +78,65 @@ async def web_server(hook: Hook) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
+
+
+class Box:
+    """What arrived; `answers` are given to mails before they are taken, `unknown` recipients are refused."""
+
+    def __init__(self, answers: Sequence[str] = (), unknown: Sequence[str] = ()) -> None:
+        self.answers = list(answers)
+        self.unknown = unknown
+        self.mails: list[EmailMessage] = []
+        self.envelopes: list[Envelope] = []
+        self.users: list[bytes] = []
+        self.was_tls = False
+
+    async def handle_RCPT(  # noqa: N802  the library's name
+        self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        if address in self.unknown:
+            return "550 5.1.1 no such user"
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+    async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802  likewise
+        if self.answers:
+            return self.answers.pop(0)
+        assert isinstance(envelope.content, bytes)
+        self.mails.append(parse(envelope.content))
+        self.envelopes.append(envelope)
+        self.was_tls = session.ssl is not None
+        return "250 OK"
+
+    def log_in(
+        self, server: SMTP, session: Session, envelope: Envelope, mechanism: str, data: object
+    ) -> AuthResult:
+        assert isinstance(data, LoginPassword)
+        self.users.append(data.login)
+        return AuthResult(success=data.password == PASSWORD.encode(), handled=False)
+
+
+def parse(content: bytes) -> EmailMessage:
+    mail = email.message_from_bytes(content, policy=email.policy.default)
+    assert isinstance(mail, EmailMessage)
+    return mail
+
+
+@asynccontextmanager
+async def mail_server(box: Box, tls: ssl.SSLContext | None = None, **options: Any) -> AsyncIterator[int]:
+    loop = asyncio.get_running_loop()
+    talks: list[SMTP] = []
+
+    def talk() -> SMTP:
+        talks.append(SMTP(box, loop=loop, hostname="localhost", **options))
+        return talks[-1]
+
+    server = await loop.create_server(talk, "127.0.0.1", 0, ssl=tls)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for each in talks:
+            if isinstance(each.transport, asyncio.WriteTransport):
+                each.transport.abort()
+        await asyncio.sleep(0.01)  # in which the transports close

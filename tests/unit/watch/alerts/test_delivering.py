@@ -20,8 +20,7 @@ from redrive.watch.alerts.delivering import Counts, Delivering, DeliverOptions, 
 from redrive.watch.alerts.mail import MailNotifier
 from redrive.watch.alerts.webhook import WebhookNotifier
 from tests.unit.watch.alerts.examples import BAD, ORDINARY, alert, life
-from tests.unit.watch.alerts.servers import Hook, forever, raw_server, web_server
-from tests.unit.watch.alerts.test_mail import Box, mail_server
+from tests.unit.watch.alerts.servers import Box, Hook, forever, mail_server, raw_server, web_server
 
 SECOND = timedelta(seconds=1)
 STEADY = Exponential(jitter=0, cap=timedelta(minutes=5))
