@@ -26,7 +26,8 @@ One tree, drawn once::
         ├── StoreClosedError        the store was closed
         ├── LetterNotFoundError     no letter has this id
         ├── LetterInvalidError      the letter cannot be stored as it is
-        └── OperationNotFoundError  no operation has this id
+        ├── OperationNotFoundError  no operation has this id
+        └── IncidentNotFoundError   no open incident has this id
 
 The AMQP room has its own branch below the root, with reply codes: `redrive.amqp.errors.AmqpError`.
 
@@ -182,3 +183,7 @@ class LetterInvalidError(StoreError):
 
 class OperationNotFoundError(StoreError):
     """No operation has this id."""
+
+
+class IncidentNotFoundError(StoreError):
+    """No open incident has this id."""

@@ -15,6 +15,7 @@ from redrive.errors import RedriveError, did_you_mean, on_one_line
 # Command → the module that holds it (as `command`, or by a name of its own), imported when the command is called, and
 # its line in --help.
 _COMMANDS: Final = {
+    "alerts": ("redrive.cli.alerts", "See and acknowledge incidents; try how alerts are told."),
     "assign": ("redrive.cli.changing:assign", "Give letters to somebody to look after."),
     "broker": ("redrive.cli.broker", "Run the embedded AMQP broker."),
     "completion": ("redrive.cli.completion", "Print what a shell needs to complete commands."),

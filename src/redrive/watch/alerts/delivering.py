@@ -42,6 +42,18 @@ class Notifier(Protocol):
         """Let go of what is open. A later `send` may open it again."""
 
 
+async def attempt(notifier: Notifier, alert: Alert) -> NotifyError | None:
+    """Send it once; why it was not taken, if it was not."""
+    try:
+        await notifier.send(alert)
+    except NotifyError as error:
+        return error
+    except Exception as error:  # noqa: BLE001  whatever it is, the others go on
+        # Nobody has looked at its text, so it is not repeated.
+        return NotifyError(f"{type(error).__name__} in the notifier", is_permanent=True)
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class DeliverOptions:
     """How hard one tries."""
@@ -164,9 +176,9 @@ class Delivering:
     async def _deliver(self, line: _Line, alert: Alert, stop: asyncio.Event) -> None:
         """One alert to its end, sent or failed."""
         what = f"{alert.occasion} of incident {on_one_line(alert.incident[:100])}"
-        name, counts, attempt = line.notifier.name, line.counts, 1
-        while error := await self._attempt(line.notifier, alert):
-            wait = None if stop.is_set() else self._wait(error, attempt)
+        name, counts, number = line.notifier.name, line.counts, 1
+        while error := await attempt(line.notifier, alert):
+            wait = None if stop.is_set() else self._wait(error, number)
             if wait is None:
                 counts.failed += 1
                 _LOG.error("%s has not been told: %s; it is not tried again: %s", name, what, error)
@@ -175,11 +187,11 @@ class Delivering:
                 return
             _LOG.warning(
                 "%s has not been told: %s; attempt %d of %d, the next in %.1f s: %s",
-                name, what, attempt, self._options.attempts, wait.total_seconds(), error,
+                name, what, number, self._options.attempts, wait.total_seconds(), error,
             )  # fmt: skip
             await pause(self._clock, wait, stop)
             counts.retried += 1
-            attempt += 1
+            number += 1
         counts.sent += 1
         self._end(alert, name)
 
@@ -191,21 +203,11 @@ class Delivering:
             what = f"{alert.occasion} of incident {on_one_line(alert.incident[:100])}"
             _LOG.error("%s is done with: %s; but whoever keeps that has failed: %s", name, what, why)
 
-    async def _attempt(self, notifier: Notifier, alert: Alert) -> NotifyError | None:
-        try:
-            await notifier.send(alert)
-        except NotifyError as error:
-            return error
-        except Exception as error:  # noqa: BLE001  whatever it is, the others in line go on
-            # Nobody has looked at its text, so it is not repeated.
-            return NotifyError(f"{type(error).__name__} in the notifier", is_permanent=True)
-        return None
-
-    def _wait(self, error: NotifyError, attempt: int) -> timedelta | None:
+    def _wait(self, error: NotifyError, number: int) -> timedelta | None:
         """How long until the next attempt; None if there is none."""
-        if error.is_permanent or attempt >= self._options.attempts:
+        if error.is_permanent or number >= self._options.attempts:
             return None
-        wait = self._options.backoff.delay(attempt, self._random)
+        wait = self._options.backoff.delay(number, self._random)
         if wait is None or error.retry_after is None:
             return wait
         return max(wait, min(error.retry_after, self._options.longest_wait))

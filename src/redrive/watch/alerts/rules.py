@@ -38,7 +38,9 @@ MEASURES: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """A value or a limit for people."""
+    value = float(value)
     return f"{value:,.0f}" if value.is_integer() else f"{value:.3g}"
 
 
@@ -104,7 +106,7 @@ class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
     def told(self, subject: str, value: float, limit: float, queue: str | None = None) -> str:
         """The sentence for people."""
         return self.text.format(
-            subject=subject, queue=queue or subject, value=_number(float(value)), limit=_number(float(limit))
+            subject=subject, queue=queue or subject, value=number(value), limit=number(limit)
         )
 
     def _exceeds(self, value: float, limit: float) -> bool:

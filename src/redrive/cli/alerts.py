@@ -1,0 +1,362 @@
+"""`redrive alerts`: what is wrong now, who takes care of it, and does everybody hear of it?
+
+Incidents are read and acknowledged where servers have written them down, in the store. Rules and notifiers are those
+of the settings that this command has read; a server that runs has those with which it was started.
+"""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, Final
+
+import click
+import msgspec
+
+from redrive.cli.letters import actor, ago, common, counted, plain, with_store
+from redrive.cli.output import as_json
+from redrive.cli.table import Cell, Coloured, table
+from redrive.clock import Clock, SystemClock
+from redrive.errors import (
+    IncidentNotFoundError,
+    QueryError,
+    RedriveError,
+    SettingsError,
+    on_one_line,
+    use_instead,
+)
+from redrive.settings import NotifySettings, Settings, load
+from redrive.stores.base import Store
+from redrive.stores.checks import check_name
+from redrive.watch.alerts.alarm import Book
+from redrive.watch.alerts.alert import Alert, Occasion, Severity
+from redrive.watch.alerts.delivering import Notifier, attempt
+from redrive.watch.alerts.incidents import Incident
+from redrive.watch.alerts.rules import MEASURES, RULES, AlertRule, number
+from redrive.watch.alerts.written import Document, Written
+
+_COLOURS: Final = {Severity.WARNING: "yellow", Severity.CRITICAL: "red"}
+_MOST_OVER: Final = 20  # that people are shown; programs get all
+_LONGEST_NAME: Final = 200
+_TEST: Final = "TEST: somebody tries whether alerts arrive. Nothing has happened, and there is nothing to do."
+
+
+class _ListUnlessSaid(click.Group):
+    """A group that lists if no command is named."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        is_named = args and (not args[0].startswith("-") or args[0] in ctx.help_option_names)
+        # A shell that asks what could come next is told of all commands.
+        return super().parse_args(ctx, args if is_named or ctx.resilient_parsing else ["list", *args])
+
+
+@click.group("alerts", cls=_ListUnlessSaid)
+def command() -> None:
+    """See and acknowledge incidents; try how alerts are told. Without a command: list.
+
+    \b
+    Examples:
+      redrive alerts
+      redrive alerts --over --json
+      redrive alerts ack i-3f9a
+      redrive alerts test
+    """
+
+
+# --- incidents -------------------------------------------------------------------------------------------
+
+
+@command.command("list")
+@click.option("--over", "with_over", is_flag=True, help="Also the latest that have ended.")
+@common
+@click.pass_obj
+def list_(
+    path: Path | None,
+    with_over: bool,  # noqa: FBT001  click passes flags by name
+    server: str | None,
+    for_programs: bool,  # noqa: FBT001
+) -> None:
+    """List the open incidents, the worst and oldest first.
+
+    \b
+    Examples:
+      redrive alerts list
+      redrive alerts list --over
+      redrive alerts list --server http://127.0.0.1:8642 --json
+    """
+
+    async def work(store: Store, _settings: Settings) -> Book:
+        return await Written(store).book()
+
+    book = with_store(path, server, work)
+    is_open = sorted(book.open(), key=lambda one: (_severity(one) is not Severity.CRITICAL, one.began_at))
+    over = book.over[::-1] if with_over else []
+    if for_programs:
+        click.echo(as_json([_data(one) for one in (*is_open, *over)]))
+        return
+    if not is_open:
+        click.echo("no incident is open")
+    titles = ("id", "severity", "since", *(["over"] if over else []), "rule", "acknowledged by", "what")
+    if is_open or over:
+        shown = (*is_open, *over[:_MOST_OVER])
+        click.echo(table(titles, [_row(one, with_over=bool(over)) for one in shown]))
+    if len(over) > _MOST_OVER:
+        click.echo(f"{len(over) - _MOST_OVER} more have ended; --json gives all")
+
+
+def _severity(incident: Incident) -> Severity:
+    """How bad it is; of what is over, how bad it was."""
+    return (incident.told_severity if incident.over_at else None) or incident.found.severity
+
+
+def _row(incident: Incident, *, with_over: bool) -> list[Cell]:
+    severity = _severity(incident)
+    over = [ago(incident.over_at) if incident.over_at else ""] if with_over else []
+    return [
+        incident.id,
+        Coloured(str(severity), _COLOURS[severity]) if incident.over_at is None else str(severity),
+        ago(incident.began_at),
+        *over,
+        incident.rule,
+        incident.acknowledged_by or "",
+        incident.found.text,
+    ]
+
+
+def _data(incident: Incident) -> dict[str, Any]:
+    """An incident as JSON has it."""
+    found = incident.found
+    return {
+        "id": incident.id,
+        "severity": _severity(incident),
+        "rule": incident.rule,
+        "text": found.text,
+        "subject": incident.subject,
+        "component": found.component,
+        "queue": found.queue,
+        "error_type": found.error_type,
+        "group": found.group,
+        "counts": found.counts,
+        "since": plain(incident.began_at),
+        "told_at": plain(incident.told_at),
+        "escalations": incident.escalations,
+        "acknowledged_by": incident.acknowledged_by,
+        "acknowledged_at": plain(incident.acknowledged_at),
+        "over_at": plain(incident.over_at),
+    }
+
+
+@command.command()
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@click.option("--by", metavar="NAME", help="Who takes care; without it whoever is logged in.")
+@common
+@click.pass_obj
+def ack(
+    path: Path | None,
+    ids: tuple[str, ...],
+    by: str | None,
+    server: str | None,
+    for_programs: bool,  # noqa: FBT001  click passes flags by name
+) -> None:
+    """Acknowledge open incidents. Somebody takes care, so nobody is told again unless it becomes worse.
+
+    \b
+    Examples:
+      redrive alerts ack i-3f9a
+      redrive alerts ack i-3f9a i-07c1 --by anna
+
+    The beginning of an id is enough. If one of several is not open, none is acknowledged.
+    """
+    name = actor() if by is None else by.strip()
+    check_name("the name of who takes care", name)
+    if len(name) > _LONGEST_NAME:
+        raise SettingsError(f"the name of who takes care is longer than {_LONGEST_NAME} characters")
+
+    async def work(store: Store, _settings: Settings) -> list[Incident]:
+        now = SystemClock().now()
+
+        def change(document: Document) -> list[Incident]:
+            return acknowledged(document.book, ids, name, now)
+
+        return await Written(store).change(change)
+
+    done = with_store(path, server, work)
+    if for_programs:
+        click.echo(as_json([_data(one) for one in done]))
+        return
+    click.echo(f"{counted(len(done), 'incident')} acknowledged by {on_one_line(name)}")
+
+
+def acknowledged(book: Book, beginnings: Sequence[str], by: str, now: datetime) -> list[Incident]:
+    """Acknowledge the open incidents whose ids begin so: all of them, or an error says why none."""
+    ids = dict.fromkeys([_open_id(book, beginning) for beginning in beginnings])
+    return [found for each in ids if (found := book.acknowledge(each, by, now)) is not None]
+
+
+def _open_id(book: Book, beginning: str) -> str:
+    if not beginning:
+        raise QueryError("an id is empty; write at least its beginning")
+    said = beginning.lower()
+    found = [incident.id for incident in book.open() if incident.id.startswith(said)]
+    if said in found or len(found) == 1:
+        return said if said in found else found[0]
+    if found:
+        raise QueryError(
+            f"several open incidents have ids that begin with '{beginning:.60}'; write more of it"
+        )
+    if any(incident.id.startswith(said) for incident in book.over):
+        raise IncidentNotFoundError(
+            f"the incident '{beginning:.60}' is over; nobody has to take care any more"
+        )
+    raise IncidentNotFoundError(f"no open incident has an id that begins with '{beginning:.60}'")
+
+
+# --- who is told -----------------------------------------------------------------------------------------
+
+
+class Tried(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a test alert at one notifier."""
+
+    name: str
+    kind: str
+    taken: bool
+    seconds: float
+    error: str | None
+
+
+@command.command()
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--json", "for_programs", is_flag=True, help="As JSON, for programs.")
+@click.pass_obj
+def test(
+    path: Path | None,
+    names: tuple[str, ...],
+    for_programs: bool,  # noqa: FBT001  click passes flags by name
+) -> None:
+    """Send a test alert to the notifiers. It goes to all of the settings, or to those named.
+
+    \b
+    Examples:
+      redrive alerts test
+      redrive alerts test mail chat
+      redrive alerts test --json
+
+    It is sent once to each, to all at the same time. Exit code 1 if one has not taken it.
+    """
+    from redrive.watch.alerts.made import notifiers_of
+
+    settings = load(path, os.environ)
+    chosen = _chosen(settings, names)
+    notifiers = notifiers_of(msgspec.structs.replace(settings, notify=chosen), os.environ)
+    clock = SystemClock()
+    tried = asyncio.run(_tried(chosen, notifiers, _test_alert(clock.now()), clock))
+    if for_programs:
+        click.echo(as_json(plain(tried)))
+    else:
+        click.echo(table(("notifier", "kind", "seconds", "result"), [_result(one) for one in tried]))
+    if failed := sum(not one.taken for one in tried):
+        raise RedriveError(f"{failed} of {counted(len(tried), 'notifier')} did not take the test alert")
+
+
+def _chosen(settings: Settings, names: Sequence[str]) -> tuple[NotifySettings, ...]:
+    known = {one.name: one for one in settings.notify}
+    if not known:
+        raise SettingsError("there is nobody to tell; write a [[notify]] in the settings")
+    for name in names:
+        if name not in known:
+            raise SettingsError(f"no notifier has the name '{name:.60}'{use_instead(name, known)}")
+    return tuple(known[name] for name in dict.fromkeys(names or known))
+
+
+def _test_alert(now: datetime) -> Alert:
+    return Alert(
+        incident=f"test-{token_hex(8)}",
+        occasion=Occasion.RAISED,
+        severity=Severity.WARNING,
+        rule="test",
+        text=_TEST,
+        component="redrive",
+        since=now,
+        time=now,
+    )
+
+
+async def _tried(
+    settings: Sequence[NotifySettings], notifiers: Sequence[Notifier], alert: Alert, clock: Clock
+) -> list[Tried]:
+    async def one(asked: NotifySettings, notifier: Notifier) -> Tried:
+        began = clock.monotonic()
+        try:
+            error = await attempt(notifier, alert)
+            lasted = clock.monotonic() - began
+        finally:
+            await notifier.close()
+        return Tried(
+            name=asked.name,
+            kind=asked.kind,
+            taken=error is None,
+            seconds=round(lasted.total_seconds(), 3),
+            error=None if error is None else str(error),
+        )
+
+    return await asyncio.gather(*map(one, settings, notifiers))
+
+
+def _result(tried: Tried) -> list[Cell]:
+    result = Coloured("taken", "green") if tried.taken else Coloured(f"not taken: {tried.error}", "red")
+    return [tried.name, tried.kind, f"{tried.seconds:.3f}", result]
+
+
+# --- rules -----------------------------------------------------------------------------------------------
+
+
+@command.command()
+@click.option("--json", "for_programs", is_flag=True, help="As JSON, for programs.")
+@click.pass_obj
+def rules(path: Path | None, for_programs: bool) -> None:  # noqa: FBT001  click passes flags by name
+    """Show the rules in force: their limits, and what they measure.
+
+    \b
+    Examples:
+      redrive alerts rules
+      redrive --config production.toml alerts rules --json
+    """
+    from redrive.watch.alerts.made import rules_of
+
+    found = rules_of(load(path, os.environ))
+    if for_programs:
+        click.echo(as_json([_rule_data(rule) for rule in found]))
+        return
+    if not found:
+        click.echo("every rule is switched off: nobody is told of anything")
+        return
+    rows = [
+        [rule.name, _limit(rule, rule.warning), _limit(rule, rule.critical), str(rule.confirm), _origin(rule),
+         MEASURES[rule.measure]]
+        for rule in found
+    ]  # fmt: skip
+    click.echo(table(("rule", "warning", "critical", "looks", "origin", "measures"), rows))
+
+
+def _limit(rule: AlertRule, limit: float | None) -> str:
+    return "" if limit is None else f"{'<' if rule.below else '>'} {number(limit)}"
+
+
+def _origin(rule: AlertRule) -> str:
+    shipped = {each.name: each for each in RULES}
+    if rule.name not in shipped:
+        return "own"
+    return "shipped" if rule == shipped[rule.name] else "changed"
+
+
+def _rule_data(rule: AlertRule) -> dict[str, Any]:
+    """A rule as JSON has it."""
+    fields = plain(rule)
+    return {
+        **fields,
+        "hides": sorted(rule.hides),
+        "measures": MEASURES[rule.measure],
+        "origin": _origin(rule),
+    }
