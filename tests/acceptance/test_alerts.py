@@ -14,8 +14,7 @@ from aiohttp import web
 
 from tests.acceptance.serving import PATIENCE, QUICK, Process, Serving, channel, redrive, serving, until
 from tests.services import RabbitMQ
-from tests.unit.watch.alerts.servers import Hook, web_server
-from tests.unit.watch.alerts.test_mail import Box, mail_server
+from tests.unit.watch.alerts.servers import Box, Hook, mail_server, web_server
 
 SECRET = "4111-PATIENT-SMITH"
 SHOP = """

@@ -322,6 +322,7 @@ def basic_get(channel: Channel, method: m.BasicGet) -> None:
         session.send(m.BasicGetEmpty(), channel.number)
         return
     queue.stats.got += 1
+    queue.stats.redelivered += entry.redelivered
     tag, message = channel.next_tag, entry.message
     channel.next_tag += 1
     session.broker.load(message)
