@@ -237,7 +237,7 @@ def test_the_rules_in_force_are_shown_with_where_they_come_from(say: Say) -> Non
     assert "service" not in rows
     found = {rule["name"]: rule for rule in json.loads(say("rules", "--json")[1])}
     assert found["queue-size"]["warning"] == 7
-    assert found["broker-away"]["hides"] == ["queue-size"]
+    assert found["broker-away"]["hides"] == ["probe-failed", "queue-size"]
     assert found["too-quiet"]["measures"] == "dead letters that came in a minute"
     assert {name: rule["origin"] for name, rule in found.items() if rule["origin"] != "shipped"} == {
         "queue-size": "changed",
