@@ -14,6 +14,7 @@ from aiohttp import web
 
 from tests.acceptance.serving import PATIENCE, QUICK, Process, Serving, channel, redrive, serving, until
 from tests.services import RabbitMQ
+from tests.services.server import free_ports
 from tests.unit.watch.alerts.servers import Box, Hook, mail_server, web_server
 
 SECRET = "4111-PATIENT-SMITH"
@@ -188,3 +189,38 @@ async def test_a_server_that_is_killed_loses_no_alert_and_repeats_none(tmp_path:
             assert len(hook.requests) == seen + (when == "before it was told")
             assert len(box.mails) == 1, "who was told is not told again"
             assert await asyncio.to_thread(server.end) == 0
+
+
+async def test_a_management_api_that_does_not_answer_is_told(tmp_path: Path, rabbitmq: RabbitMQ) -> None:
+    [free] = free_ports(1)
+    async with receivers() as (box, hook, alerts):
+        settings = alerts + f'\n    [broker]\n    management_url = "http://guest:s3cret@127.0.0.1:{free}"\n'
+        with serving(tmp_path, "--broker", rabbitmq.amqp_url, settings=settings) as server:
+            await come(box, hook, 1)
+            assert await asyncio.to_thread(server.end) == 0
+            assert any("the probe has failed" in line for line in server.errors)
+            assert not any("s3cret" in line for line in server.errors)
+    [told] = hook.bodies
+    assert (told["rule"], told["severity"], told["component"]) == ("probe-failed", "critical", "RabbitMQ")
+    assert told["text"] == f"The management API at http://127.0.0.1:{free} has given no good answer."
+
+
+async def test_the_share_of_messages_that_die_is_read_from_the_broker(tmp_path: Path) -> None:
+    async with receivers() as (_, hook, alerts):
+        settings = alerts.replace('calm = "1s"', 'calm = "1s"\n    probe_every = "1s"')
+        with serving(tmp_path, settings=settings) as server:
+            with channel(server.broker) as amqp:
+                for number in range(100):
+                    amqp.basic_publish("", "orders", b"%d" % number)
+                done = 0
+                while done < 100:
+                    method, _, _ = amqp.basic_get("orders", auto_ack=True)
+                    done += method is not None
+                for number in range(11):
+                    amqp.basic_publish("", "orders.dlq", b"%d" % number)
+            async with asyncio.timeout(PATIENCE):
+                while "dead-share" not in [told["rule"] for told in hook.bodies]:  # noqa: ASYNC110  the server tells
+                    await asyncio.sleep(0.05)
+    [told] = [told for told in hook.bodies if told["rule"] == "dead-share"]
+    assert told["text"] == "Of the messages of orders, a share of 0.11 has died, more than 0.1."
+    assert told["counts"] == {"delivered": 100, "dead": 11}
