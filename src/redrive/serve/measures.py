@@ -32,6 +32,7 @@ _FEWEST: Final = 10  # letters of an error type that can be a spike
 _DAY: Final = timedelta(days=1)
 _FEWEST_OF_A_DAY: Final = 20  # letters of which a share means something
 _MOST_IDS: Final = 100
+_REST: Final = 20  # times as long as the store has worked for us, it is left alone
 _PATIENCE: Final = 5.0  # seconds for one answer of the broker
 _OPEN: Final = Condition("state", Op.IS, tuple(map(str, (State.PENDING, State.PROCESSING, State.MANUAL))))
 Subjects: TypeAlias = Callable[[str], Iterable[str]]  # of a measure: those that have to be measured
@@ -68,6 +69,7 @@ class Measures:
         self._prober = prober
         self._open: dict[str, int] = {}  # by source: as of the last look, and what was collected since
         self._has_looked = False
+        self._rest_until = timedelta(0)
         self._came: deque[tuple[timedelta, Counter[str]]] = deque()  # letters by error type, the oldest first
 
     # --- at once ---------------------------------------------------------------------------------------------------
@@ -116,8 +118,7 @@ class Measures:
             *self._running(subjects("service")),
         ]
         looks: list[Callable[[], Awaitable[list[Measured]]]] = [
-            lambda: self._letters(subjects("open_letters")),
-            self._resolution,
+            lambda: self._from_store(subjects("open_letters")),
             lambda: self._depths(subjects("dlq_depth")),
         ]
         if self._prober is not None:
@@ -127,6 +128,16 @@ class Measures:
                 found += await look()
             except RedriveError:  # `/health` says why
                 continue
+        return found
+
+    async def _from_store(self, known: Iterable[str]) -> list[Measured]:
+        """What has to be counted there; a store that takes long for it is asked less often."""
+        began = self._clock.monotonic()
+        if began < self._rest_until:
+            return []
+        found = [*await self._letters(known), *await self._resolution()]
+        ended = self._clock.monotonic()
+        self._rest_until = ended + _REST * (ended - began)
         return found
 
     async def _letters(self, known: Iterable[str]) -> list[Measured]:

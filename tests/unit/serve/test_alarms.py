@@ -19,6 +19,7 @@ from redrive.serve.watched import Watched
 from redrive.stores.base import Store
 from redrive.stores.changes import Resolve, Settlement
 from redrive.stores.memory import MemoryStore
+from redrive.stores.query import EVERYTHING, Query
 from redrive.stores.sqlite import SqliteStore
 from redrive.testing import ManualClock, letters
 from redrive.watch.alerts.alarm import Alarm
@@ -407,6 +408,23 @@ async def test_a_day_in_which_less_than_half_is_resolved_is_a_warning(
     for _ in range(2):
         await place.alarms.look()
     assert ("resolution", RAISED) in place.occasions
+
+
+async def test_a_store_that_takes_long_to_count_is_asked_less_often(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    place, asked = Place(store, clock), list[str]()
+
+    async def tally(by: str, query: Query = EVERYTHING) -> dict[str, int]:
+        asked.append(by)
+        clock.advance(timedelta(seconds=1))
+        return await MemoryStore.tally(store, by, query)
+
+    store.tally = tally  # type: ignore[method-assign]
+    for _ in range(8):  # two seconds of counting are followed by forty of rest
+        await place.alarms.look()
+        clock.advance(timedelta(seconds=15))
+    assert asked == ["source", "state"] * 3
 
 
 async def test_a_service_that_does_not_run_is_told(store: MemoryStore, clock: ManualClock) -> None:
