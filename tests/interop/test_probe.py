@@ -1,9 +1,6 @@
 """The management API of a real RabbitMQ and of ours, as the probe sees it."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pika
@@ -14,7 +11,7 @@ from redrive.errors import BrokerRefusedError, BrokerUnreachableError, SettingsE
 from redrive.transports.probing import probe_of
 from tests.services import RabbitMQ
 from tests.services.server import free_ports
-from tests.unit.watch.alerts.servers import forever, raw_server
+from tests.unit.watch.alerts.servers import Hook, forever, raw_server, web_server
 
 PATIENCE = 30.0  # RabbitMQ takes its statistics every five seconds
 
@@ -74,37 +71,18 @@ async def test_a_user_that_is_refused_is_told_without_the_password(broker: Rabbi
     assert "wr0ng" not in str(error.value)
 
 
-@asynccontextmanager
-async def answering(answer: Callable[[web.BaseRequest], web.Response]) -> AsyncIterator[str]:
-    async def run(request: web.BaseRequest) -> web.Response:
-        return answer(request)
-
-    runner = web.ServerRunner(web.Server(run), shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
-
-
 @pytest.mark.parametrize(
-    ("answer", "why"),
+    ("status", "text", "why"),
     [
-        (web.Response(status=500, text="boom"), "answered overview with 500: boom"),
-        (web.Response(status=503), "answered overview with 503"),
-        (web.Response(status=404), "does not know overview"),
-        (web.Response(text="<html>"), "something else than expected"),
-        (web.Response(text=""), "something else than expected"),
+        (500, "boom", "answered overview with 500: boom"),
+        (503, "", "answered overview with 503"),
+        (404, "", "does not know overview"),
+        (200, "<html>", "something else than expected"),
+        (200, "", "something else than expected"),
     ],
-    ids=["500", "503", "404", "no JSON", "nothing"],
 )
-async def test_an_answer_that_is_none_is_told_in_one_line(answer: web.Response, why: str) -> None:
-    def once(_request: web.BaseRequest) -> web.Response:
-        return web.Response(status=answer.status, text=answer.text)
-
-    async with answering(once) as url:
+async def test_an_answer_that_is_none_is_told_in_one_line(status: int, text: str, why: str) -> None:
+    async with web_server(Hook(web.Response(status=status, text=text))) as url:
         probe = probe_of("amqp://127.0.0.1", url)
         assert probe is not None
         with pytest.raises(TransportError) as error:
@@ -114,16 +92,13 @@ async def test_an_answer_that_is_none_is_told_in_one_line(answer: web.Response, 
 
 
 async def test_figures_that_are_none_are_told() -> None:
-    def say(request: web.BaseRequest) -> web.Response:
-        return web.Response(
-            text="{}" if request.path == "/api/overview" else json.dumps({"messages": "many"})
-        )
-
-    async with answering(say) as url:
+    answers = Hook(web.Response(text="{}"), web.Response(text='{"messages": "many"}'))
+    async with web_server(answers) as url:
         probe = probe_of("amqp://127.0.0.1", url)
         assert probe is not None
         with pytest.raises(TransportError, match="something else than expected"):
             await probe.look(["orders"])
+    assert [request.raw_path for request, _ in answers.requests] == ["/api/overview", "/api/queues/%2F/orders"]
 
 
 async def test_an_api_that_hangs_or_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
