@@ -90,8 +90,9 @@ class Alarm:
         alerts: list[Alert] = []
         looked_at: set[str] = set()
         for rule in sorted(self.rules.values(), key=lambda rule: not rule.hides):
+            hidden = self._hidden(book, rule)
             for one in seen:
-                if one.measure == rule.measure and not self._is_hidden(book, rule, one.component):
+                if one.measure == rule.measure and one.component not in hidden:
                     looked_at.add(_key(rule, one.subject))
                     alerts += self._look(book, rule, one, now)
         for key, incident in list(book.current.items()):
@@ -128,13 +129,13 @@ class Alarm:
             book.over = [*book.over[1 - _REMEMBERED :], after]
         return alert_of(incident, occasion, now, self._link(incident))
 
-    def _is_hidden(self, book: Book, rule: AlertRule, component: str) -> bool:
-        return any(
-            rule.name in self.rules[incident.rule].hides
-            and incident.found.component == component
-            and incident.fine_since is None
+    def _hidden(self, book: Book, rule: AlertRule) -> set[str]:
+        """The components in which what this rule finds would only be a consequence."""
+        return {
+            incident.found.component
             for incident in book.current.values()
-        )
+            if rule.name in self.rules[incident.rule].hides and incident.fine_since is None
+        }
 
     def _is_quiet(self, incident: Incident, now: datetime) -> bool:
         return any(window.is_open(now, incident.found.queue) for window in self._windows)
