@@ -161,7 +161,7 @@ def _address(text: str) -> Address:
     except (ValueError, IndexError, MessageError):
         address = Address()
     if not (address.domain and address.username and spec.isascii() and text.isprintable()):
-        raise SettingsError(f"mail: {text!r:.80} is no address; write name@example.org")
+        raise SettingsError(f"mail: {text!r:.80} is no address; write a name, an @ and a host")
     return address
 
 
