@@ -98,7 +98,10 @@ async def test_figures_that_are_none_are_told() -> None:
         assert probe is not None
         with pytest.raises(TransportError, match="something else than expected"):
             await probe.look(["orders"])
-    assert [request.raw_path for request, _ in answers.requests] == ["/api/overview", "/api/queues/%2F/orders"]
+    assert [request.raw_path for request, _ in answers.requests] == [
+        "/api/overview",
+        "/api/queues/%2F/orders",
+    ]
 
 
 async def test_an_api_that_hangs_or_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
