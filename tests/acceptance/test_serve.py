@@ -269,11 +269,10 @@ async def test_the_embedded_broker_is_started_again_when_it_dies(tmp_path: Path)
         broker = server.broker_pid()
         # When the broker dies
         os.kill(broker, signal.SIGKILL)
-        until(lambda: server.health()[0] == 503, "the server says that it is not well")
-        # Then it comes back at the same place, and everything goes on
+        # Then it comes back at the same place, perhaps before anybody could ask, and everything goes on
+        until(lambda: server.health()[1]["embedded_broker"]["restarts"] == 1, "it was started again")
         until(lambda: server.health()[0] == 200, "the server is well again")
         assert server.broker_pid() != broker
-        assert server.health()[1]["embedded_broker"]["restarts"] == 1
         await the_way_back(server, tmp_path)
         assert any("the embedded broker has died" in line for line in server.errors)
 
