@@ -141,7 +141,10 @@ async def test_a_broker_that_is_killed_in_the_middle_takes_no_record_with_it(
         assert set(seen) == set(everything)
         async with asyncio.timeout(PATIENCE):
             while await something_waits(transport, topic):
-                await settle_what_comes(receiver, seen)
+                if transactions == "true":
+                    await asyncio.sleep(0.1)
+                else:  # an accept may have been undone
+                    await settle_what_comes(receiver, seen)
 
     async with KafkaTransport(url, SystemClock()) as transport:
         dead: Counter[bytes] = Counter()
