@@ -30,6 +30,7 @@ from redrive.errors import (
     TransportError,
 )
 from redrive.transports.rabbitmq.channel import CLOSED, Channel
+from redrive.transports.rabbitmq.delivery_counts import DeliveryCounts, counts_of
 from redrive.transports.rabbitmq.url import BrokerUrl, Endpoint
 
 # The broker decides how large a message may be; here only nonsense is refused.
@@ -115,10 +116,9 @@ class Link(asyncio.Protocol):
         return self.error is None and self._is_running
 
     @property
-    def is_older_than_rabbitmq_4(self) -> bool:
-        """Whether the broker counts a message that was given back unharmed as a failed delivery."""
-        major = str(self.server_properties.get("version", "")).partition(".")[0]
-        return major.isdecimal() and int(major) < 4
+    def counts(self) -> DeliveryCounts:
+        """How the broker counts deliveries."""
+        return counts_of(self.server_properties)
 
     @contextlib.asynccontextmanager
     async def channel(self) -> AsyncIterator[Channel]:

@@ -46,7 +46,7 @@ async def peek(link: Link, publisher: Publisher, peeks: Peeks, source: str, coun
         found = await _take(channel, source, count)
         for seen in found:
             peeks.looked_at(source, seen.key(source))
-        if link.is_older_than_rabbitmq_4:
+        if link.counts.looking_counts:
             worn = [seen for seen in found if (seen.unsealed.broker_count or 0) >= _WORN]
             await _renew(worn, channel, publisher, peeks, source)
         if found:

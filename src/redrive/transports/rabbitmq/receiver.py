@@ -116,7 +116,7 @@ class RabbitReceiver:
         if broker_count is None:
             self._peeks.forget(name, key)  # the next time it is redelivered, it was for another reason
             delivery.count(0)
-        elif delivery.subscription.counts_looks:
+        elif delivery.subscription.counts.looking_counts:
             delivery.count(-min(looks, broker_count))
 
     def _early(self, delivery: RabbitDelivery) -> timedelta:

@@ -41,7 +41,7 @@ class Subscription:
         self.source = source
         self.place = place
         self.alive = True
-        self.counts_looks = channel.link.is_older_than_rabbitmq_4  # see `peeks`
+        self.counts = channel.link.counts
         self.ended: asyncio.Future[TransportError] = asyncio.get_running_loop().create_future()
         self._channel = channel
         self._take = take
