@@ -3,32 +3,41 @@
 The one rule: a test that needs a real service asks for it by a fixture and gets something that no other test
 uses; whether the service is there is decided in one place (`tests/services/`).
 
-=================  ===================================================================================
-`rabbitmq`         a fresh vhost on the run's RabbitMQ: `amqp_url`, `management_url`, `vhost`, `api()`
-`postgres`         a fresh database on the run's PostgreSQL: `url`, `psql()`
-`pgbouncer`        the database of `postgres` behind a PgBouncer of the run, which pools by transaction: `url`
-`kafka`            a fresh prefix on the run's Kafka: `url`, `bootstrap`, `name()`, `admin()`
-`own_rabbitmq`     a RabbitMQ of its own to stop and kill: the same, and `ctl()`, `restart()`, `pids`, …
-`own_postgres`     a PostgreSQL of its own to stop and kill: the same, and `restart()`, `pids`, …
-`own_kafka`        a Kafka of its own to stop and kill: the same under `address`, and `restart()`, `pids`, …
-`broker` and more  a fresh vhost on a real RabbitMQ and on ours in turn: see `tests/interop/brokers.py`
-`certificates`     a folder with certificates for TLS: of the server, and of the client `guest`
-=================  ===================================================================================
+===================  =================================================================================
+`rabbitmq`           a fresh vhost on the newest RabbitMQ: `amqp_url`, `management_url`, `vhost`, `api()`
+`postgres`           a fresh database on the newest PostgreSQL: `url`, `psql()`
+`pgbouncer`          the database of `postgres` behind a PgBouncer of the run, which pools by transaction: `url`
+`kafka`              a fresh prefix on the newest Kafka: `url`, `bootstrap`, `name()`, `admin()`
+`each_rabbitmq`      the test runs on each version of RabbitMQ: a fresh vhost on 4.3, 4.0 and 3.10 in turn
+`each_postgres`      likewise a fresh database on PostgreSQL 18 and 15
+`each_kafka`         likewise a fresh prefix on Kafka 4.3 and 3.9
+`own_each_rabbitmq`  likewise a RabbitMQ of its own to stop and kill
+`own_rabbitmq`       a RabbitMQ of its own to stop and kill: the same, and `ctl()`, `restart()`, `pids`, …
+`own_postgres`       a PostgreSQL of its own to stop and kill: the same, and `restart()`, `pids`, …
+`own_kafka`          a Kafka of its own to stop and kill: the same under `address`, and `restart()`, `pids`, …
+`broker` and more    a fresh vhost on a real RabbitMQ and on ours in turn: see `tests/interop/brokers.py`
+`certificates`       a folder with certificates for TLS: of the server, and of the client `guest`
+===================  =================================================================================
 """
 
 import dataclasses
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import hypothesis
 import pytest
+from _pytest.mark import ParameterSet
 
 from redrive.errors import ServiceError
 from tests.certificates import make_certificate
 from tests.services import (
+    KAFKAS,
+    POSTGRESES,
+    RABBITMQS,
     SERVICES,
     Kafka,
     KafkaServer,
@@ -39,6 +48,7 @@ from tests.services import (
     RabbitMQ,
     RabbitMQServer,
     Run,
+    Server,
     look_for,
     required,
 )
@@ -119,6 +129,39 @@ def rabbitmq(service_run: Run) -> Iterator[RabbitMQ]:
     """A fresh vhost."""
     with service_run.address(RabbitMQServer, os.environ).fresh() as vhost:
         yield vhost
+
+
+def _each(servers: Mapping[str, type[Server[Any]]]) -> list[ParameterSet]:
+    """A parameter for each version of a service, newest first, marked with the service that it needs."""
+    return [pytest.param(row, id=row.name, marks=pytest.mark.service(row.name)) for row in servers.values()]
+
+
+@pytest.fixture(params=_each(RABBITMQS))
+def each_rabbitmq(request: pytest.FixtureRequest, service_run: Run) -> Iterator[RabbitMQ]:
+    """A fresh vhost on each version of RabbitMQ in turn."""
+    with service_run.address(request.param, os.environ).fresh() as vhost:
+        yield vhost
+
+
+@pytest.fixture(params=_each(RABBITMQS))
+def own_each_rabbitmq(request: pytest.FixtureRequest, service_run: Run) -> Iterator[RabbitMQServer]:
+    """A RabbitMQ of each version in turn that this test may stop, kill and restart."""
+    with service_run.private(request.param, os.environ) as server:
+        yield server
+
+
+@pytest.fixture(params=_each(POSTGRESES))
+def each_postgres(request: pytest.FixtureRequest, service_run: Run) -> Iterator[Postgres]:
+    """A fresh database on each version of PostgreSQL in turn."""
+    with service_run.address(request.param, os.environ).fresh() as database:
+        yield database
+
+
+@pytest.fixture(params=_each(KAFKAS))
+def each_kafka(request: pytest.FixtureRequest, service_run: Run) -> Iterator[Kafka]:
+    """A fresh prefix on each version of Kafka in turn."""
+    with service_run.address(request.param, os.environ).fresh() as prefix:
+        yield prefix
 
 
 @pytest.fixture

@@ -26,6 +26,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from redrive.errors import ServiceError
 from tests.services import (
+    FAMILIES,
+    POSTGRESES,
+    RABBITMQS,
     REQUIRED,
     SERVICES,
     TOOLS,
@@ -37,6 +40,7 @@ from tests.services import (
     PostgresServer,
     RabbitMQ,
     RabbitMQServer,
+    Run,
     Server,
     Startable,
     Tool,
@@ -44,6 +48,7 @@ from tests.services import (
     look_for_program,
     required,
 )
+from tests.services.server import root_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,6 +88,24 @@ class TestTheRule:
     def test_an_unknown_required_service_is_an_error_that_says_what_was_meant(self) -> None:
         with pytest.raises(ServiceError, match="rabitmq; did you mean rabbitmq"):
             required({REQUIRED: "rabitmq"})
+
+    def test_a_family_requires_all_its_versions_and_a_version_its_family(self) -> None:
+        assert {"rabbitmq", "rabbitmq-4.3", "rabbitmq-4.0", "rabbitmq-3.10"} <= required(
+            {REQUIRED: "rabbitmq"}
+        )
+        assert required({REQUIRED: "kafka-3.9"}) == {"kafka-3.9", "kafka"}
+
+    def test_the_environment_chooses_the_version_that_stands_for_the_newest(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("REDRIVE_TEST_RABBITMQ", "4.0")
+        chosen = look_for_program(RabbitMQServer, {})
+
+        assert chosen == look_for_program(RABBITMQS["4.0"], {}) or isinstance(chosen, Missing)
+        monkeypatch.setenv("REDRIVE_TEST_RABBITMQ", "2.8")
+        assert look_for_program(RabbitMQServer, {}) == Missing(
+            "rabbitmq: there is no rabbitmq 2.8 here; known: 4.3, 4.0, 3.10", required=False
+        )
 
     def test_a_program_is_used_when_no_url_is_given(self) -> None:
         assert look_for(self.Somewhere, {}) == Startable(Path("/somewhere/rabbitmq-server"))
@@ -130,7 +153,11 @@ class TestTheRule:
             row["name"]: (row["variable"], Path(row["where"]) if row["available"] else None)
             for row in json.loads(shown.stdout)
         } == {
-            **{name: ("".join(server.variables[:1]), _program(server)) for name, server in SERVICES.items()},
+            **{
+                name: ("".join(server.variables[:1]), _program(server))
+                for name, server in SERVICES.items()
+                if server not in FAMILIES
+            },
             **{name: ("", _program(tool)) for name, tool in TOOLS.items()},
         }
 
@@ -150,7 +177,7 @@ class TestJarsByMaven:
         loader.exec_module(module)
         monkeypatch.setattr(module, "ROOT", tmp_path)
         monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
-        monkeypatch.delenv("REDRIVE_TEST_KAFKA_URL", raising=False)
+        monkeypatch.delenv("REDRIVE_TEST_KAFKA_4_3_URL", raising=False)
         (tmp_path / "bin").mkdir()
         self.program(tmp_path, "java", "exit 0")
         return module
@@ -167,35 +194,35 @@ class TestJarsByMaven:
             tmp_path,
             "mvn",
             f"for word; do case $word in -DoutputDirectory=*) to=${{word#*=}};; *pom.xml) cp $word {tmp_path};; "
-            "esac; done; mkdir -p $to && echo jar > $to/kafka_2.13-4.1.0.jar",
+            "esac; done; mkdir -p $to && echo jar > $to/kafka_2.13-4.3.1.jar",
         )
-        assert script.install(["kafka"]) == 0
-        assert [jar.name for jar in (tmp_path / ".services").glob("*/*")] == ["kafka_2.13-4.1.0.jar"]
+        assert script.install(["kafka-4.3"]) == 0
+        assert [jar.name for jar in (tmp_path / ".services").glob("*/*")] == ["kafka_2.13-4.3.1.jar"]
         assert (
-            "<artifactId>kafka_2.13</artifactId><version>4.1.0</version>"
+            "<artifactId>kafka_2.13</artifactId><version>4.3.1</version>"
             in (tmp_path / "pom.xml").read_text()
         )
         self.program(tmp_path, "mvn", "exit 1")
-        assert script.install(["kafka"]) == 0
-        assert "kafka: nothing to do, jars" in capsys.readouterr().out
+        assert script.install(["kafka-4.3"]) == 0
+        assert "kafka-4.3: nothing to do, jars" in capsys.readouterr().out
 
     def test_a_maven_that_fails_is_heard_and_leaves_nothing_behind(
         self, script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         self.program(tmp_path, "mvn", "echo no such artifact; exit 1")
-        assert script.install(["kafka"]) == 1
+        assert script.install(["kafka-4.3"]) == 1
         told = capsys.readouterr().err
         assert "no such artifact" in told
-        assert "kafka: mvn failed with 1; its output is above." in told
+        assert "kafka-4.3: mvn failed with 1; its output is above." in told
         assert list((tmp_path / ".services").iterdir()) == []
 
     def test_without_java_and_root_it_is_said_what_to_install(
         self, script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setenv("PATH", "/nowhere")
-        assert script.install(["kafka"]) == 1
+        assert script.install(["kafka-4.3"]) == 1
         assert capsys.readouterr().err == (
-            "kafka: there is no java or no mvn here; install Java 17 or newer and Maven\n"
+            "kafka-4.3: there is no java or no mvn here; install Java 17 or newer and Maven\n"
         )
 
 
@@ -215,10 +242,15 @@ class TestRabbitMQ:
         assert b"RabbitMQ" in payload
         assert end == b"\xce"
 
-    def test_its_management_api_says_which_version_it_is(self, rabbitmq: RabbitMQ) -> None:
-        version = rabbitmq.api("GET", "/overview")["rabbitmq_version"]
+    @pytest.mark.parametrize(
+        "generation",
+        [pytest.param(name, marks=pytest.mark.service(row.name)) for name, row in RABBITMQS.items()],
+    )
+    def test_each_version_is_the_one_that_it_stands_for(self, service_run: Run, generation: str) -> None:
+        server = service_run.address(RABBITMQS[generation], os.environ)
 
-        assert tuple(map(int, version.split(".")[:2])) >= (3, 8)
+        assert server.generation == generation
+        assert server.version[0] == int(generation.split(".", maxsplit=1)[0])
 
     @pytest.mark.parametrize("turn", [1, 2])
     def test_a_test_does_not_see_what_another_test_has_made(self, rabbitmq: RabbitMQ, turn: int) -> None:
@@ -489,7 +521,9 @@ class TestTheEnd:
             directory, url, psql = _line(first)
             assert [directory, url, psql] == _line(last)
 
-            guard = os.pidfd_open(json.loads((Path(directory) / "postgres" / "pids").read_text())["guard"])
+            guard = os.pidfd_open(
+                json.loads(next(Path(directory).glob("postgres-*/pids")).read_text())["guard"]
+            )
 
             for worker in (first, last):
                 assert Postgres(url, psql).psql("select 1") == "1", "whoever of the two has started it"
@@ -499,12 +533,29 @@ class TestTheEnd:
             assert _ends(guard)
         assert not Path(directory).exists()
 
-    def test_a_server_ends_when_its_guard_is_killed(self, own_postgres: PostgresServer) -> None:
-        server = os.pidfd_open(own_postgres.pids[-1])
+    @pytest.mark.parametrize(
+        "kind",
+        [pytest.param(row, id=row.name, marks=pytest.mark.service(row.name)) for row in POSTGRESES.values()],
+    )
+    def test_a_server_ends_when_its_guard_is_killed(
+        self, service_run: Run, kind: type[PostgresServer]
+    ) -> None:
+        with service_run.private(kind, os.environ) as own:
+            server = os.pidfd_open(own.pids[-1])
 
-        os.kill(own_postgres.guard_pid, signal.SIGKILL)
+            os.kill(own.guard_pid, signal.SIGKILL)
 
-        assert _ends(server)
+            assert _ends(server)
+
+    @pytest.mark.service("postgres-15")
+    def test_a_debian_system_is_mounted_for_its_server_alone(self, service_run: Run) -> None:
+        with service_run.private(POSTGRESES["15"], os.environ) as own:
+            root = str(Path(root_of(own.program)).resolve())
+            theirs = Path(f"/proc/{own.pids[-1]}/mounts").read_text()
+
+            assert " /dev " in theirs, "seen from inside, where the root is /"
+            assert root not in Path("/proc/self/mounts").read_text()
+            assert not any((Path(root) / "dev").glob("pts/*"))
 
 
 def _program(server: type[Server[Any]] | Tool) -> Path | None:

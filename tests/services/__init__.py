@@ -36,7 +36,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, NoReturn, Self, TypeVar
+from typing import Any, Generic, NoReturn, Self, TypeVar, cast
 
 import pytest
 
@@ -51,6 +51,10 @@ from tests.services.server import A, Server, why_ended
 from tests.services.tools import AMQPLIB, Tool
 
 __all__ = [
+    "FAMILIES",
+    "KAFKAS",
+    "POSTGRESES",
+    "RABBITMQS",
     "REQUIRED",
     "SERVICES",
     "TOOLS",
@@ -74,9 +78,51 @@ __all__ = [
 ]
 
 REQUIRED = "REDRIVE_REQUIRE_SERVICES"
-SERVICES: Mapping[str, type[Server[Any]]] = {
-    row.name: row for row in (RabbitMQServer, PostgresServer, PgBouncerServer, EmbeddedServer, KafkaServer)
-}
+_S = TypeVar("_S", bound=type[Server[Any]])
+
+
+def _generations(family: _S) -> Mapping[str, _S]:
+    """A class for each version of a service, newest first: "4.0" is the class of `rabbitmq-4.0`."""
+    return {
+        generation: cast(
+            "_S",
+            type(
+                f"{family.__name__}_{generation.replace('.', '_')}",
+                (family,),
+                {
+                    "name": f"{family.name}-{generation}",
+                    "generation": generation,
+                    "variables": tuple(_variable(variable, generation) for variable in family.variables),
+                },
+            ),
+        )
+        for generation in family.generations
+    }
+
+
+def _variable(variable: str, generation: str) -> str:
+    """`REDRIVE_TEST_RABBITMQ_4_0_URL` for `REDRIVE_TEST_RABBITMQ_URL` and 4.0."""
+    prefix, test, service, rest = variable.split("_", 3)
+    return "_".join((prefix, test, service, generation.replace(".", "_"), rest))
+
+
+RABBITMQS = _generations(RabbitMQServer)
+POSTGRESES = _generations(PostgresServer)
+KAFKAS = _generations(KafkaServer)
+FAMILIES = (
+    RabbitMQServer,
+    PostgresServer,
+    KafkaServer,
+)  # each stands for its newest version that is installed
+_ROWS: tuple[type[Server[Any]], ...] = (
+    *FAMILIES,
+    *RABBITMQS.values(),
+    *POSTGRESES.values(),
+    *KAFKAS.values(),
+    PgBouncerServer,
+    EmbeddedServer,
+)
+SERVICES: Mapping[str, type[Server[Any]]] = {row.name: row for row in _ROWS}
 TOOLS: Mapping[str, Tool] = {row.name: row for row in (AMQPLIB,)}
 
 
@@ -136,7 +182,9 @@ def required(environ: Mapping[str, str]) -> frozenset[str]:
         close = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(known)}"
         raise ServiceError(f"{REQUIRED} names an unknown service, {name}; {hint}")
-    return names
+    # A family requires all its versions, and a version requires that something stands for its family.
+    versions = {name for name in known if name.partition("-")[0] in names}
+    return names | versions | {name.partition("-")[0] for name in names}
 
 
 # --- A test run and what it holds ---------------------------------------------------------------------
@@ -186,8 +234,9 @@ class Run:
 
     def shared(self, server: type[Server[A]], program: Path) -> A:
         """The address of the run's one server of this kind, started by whoever comes first."""
-        home = self.directory / server.name
-        lock = self.directory / f"{server.name}.lock"
+        name = server.shared_name(program)
+        home = self.directory / name
+        lock = self.directory / f"{name}.lock"
         with guard.locked(lock):
             if not home.exists():
                 first = server(home, program, self.directory / "holders", lock)

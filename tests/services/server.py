@@ -13,11 +13,12 @@ import json
 import os
 import pwd
 import random
+import signal
 import socket
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
@@ -26,6 +27,12 @@ from urllib.parse import urlsplit
 from redrive.errors import ServiceError
 from tests.services import guard
 from tests.services.guard import LOOPBACK
+
+INSTALLED = (
+    Path(__file__).resolve().parents[2] / ".services"
+)  # where `scripts/services install` puts programs
+# The environment's own PATH names directories that a Debian system of its own does not have.
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,7 @@ class Process:
     stop: int  # the signal after which it ends in order
     kill: int  # the signal after which it ends as in a crash
     port: int | None = None  # the next process has to wait until this one accepts here
+    root: str = ""  # the Debian system to run in; empty: this one
 
 
 class Server(ABC, Generic[A]):
@@ -55,6 +63,10 @@ class Server(ABC, Generic[A]):
 
     name: ClassVar[str]
     variables: ClassVar[tuple[str, ...]]
+    generations: ClassVar[
+        tuple[str, ...]
+    ] = ()  # the versions that can be installed beside each other, newest first
+    generation: ClassVar[str] = ""  # the version that this class starts; empty: the newest that is installed
     patience: ClassVar[float] = 120.0  # seconds that a start or a stop may take on a busy machine
     as_nobody: ClassVar[bool] = True  # whether root starts it as an unprivileged user
 
@@ -73,6 +85,34 @@ class Server(ABC, Generic[A]):
     @abstractmethod
     def find(cls) -> Path:
         """The program to start. `ServiceError` says what is missing and how to get it."""
+
+    @classmethod
+    def find_generation(cls, program_of: Callable[[str], Path | None]) -> Path:
+        """The program of this class's generation, or of the newest that is installed.
+
+        `REDRIVE_TEST_RABBITMQ=4.0` makes 4.0 stand for the newest, and so on for the other services.
+        """
+        family = cls.name.partition("-")[0]
+        chosen = cls.generation or os.environ.get(f"REDRIVE_TEST_{family.upper()}", "")
+        if chosen and chosen not in cls.generations:
+            raise ServiceError(f"there is no {family} {chosen} here; known: {', '.join(cls.generations)}")
+        for generation in (chosen,) if chosen else cls.generations:
+            program = program_of(generation)
+            if program is not None and root_of(program) and os.geteuid() != 0:
+                raise ServiceError(
+                    f"{family} {generation} runs in a mount namespace of its own, which needs root"
+                )
+            if program is not None:
+                return program
+        missing = f"{family}-{chosen}" if chosen else family
+        raise ServiceError(
+            f"{missing.replace('-', ' ')} is not installed; run: scripts/services install {missing}"
+        )
+
+    @classmethod
+    def shared_name(cls, program: Path) -> str:
+        """The name under which all tests of a run share the server that is started from `program`."""
+        return cls.name
 
     @classmethod
     @abstractmethod
@@ -158,16 +198,19 @@ class Server(ABC, Generic[A]):
             raise ServiceError(f"{self.name} did not {word} within {self.patience:.0f} s{_log_of(self.home)}")
 
     def _run(self, *argv: str, env: Mapping[str, str]) -> str:
-        """Runs a tool of the server as the user that the server runs as."""
+        """Runs a tool of the server as the user that the server runs as, and in the Debian system of its program."""
+        command, user = list(argv), self._user
+        if root := root_of(self.program):
+            command, user = guard.inside(root, self.home, user, signal.SIGKILL, argv), None
         done = subprocess.run(
-            argv,
+            command,
             env=env,
             cwd=self.home,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             check=False,
-            **guard.as_user(self._user),
+            **guard.as_user(user),
         )
         if done.returncode:
             raise ServiceError(
@@ -197,6 +240,20 @@ def _log_of(home: Path) -> str:
         line for log in logs if log.exists() for line in log.read_text(errors="replace").splitlines()[-15:]
     ]
     return "".join(f"\n    {line}" for line in lines)
+
+
+def root_of(program: Path) -> str:
+    """The Debian system below `.services` that a program belongs to; empty for a program of this machine."""
+    if not program.is_relative_to(INSTALLED):
+        return ""
+    root = INSTALLED / program.relative_to(INSTALLED).parts[0]
+    return str(root) if (root / "etc" / "debian_version").exists() else ""
+
+
+def in_root(program: Path) -> str:
+    """The path of a program as it is inside its Debian system."""
+    root = root_of(program)
+    return f"/{program.relative_to(root)}" if root else str(program)
 
 
 def free_ports(count: int) -> list[int]:
