@@ -48,6 +48,8 @@ from redrive.broker.records import (
     DELIVERED_HEAD,
     ENQUEUE,
     ENQUEUE_HEAD,
+    HOLD,
+    HOLD_HEAD,
     MESSAGE,
     MESSAGE_HEAD,
     PUBLISH,
@@ -184,6 +186,13 @@ class Journal(Recovery):
         if queue is not None and number in queue.entries:
             queue.delivered[number] = count
             self._append(DELIVERED_HEAD.pack(DELIVERED, queue_id, number, count))
+
+    def hold(self, queue_id: int, number: int, why: int, at: int) -> None:
+        """An entry stays in its queue but is not delivered; see `records` for `why` and `at`."""
+        queue = self._queues.get(queue_id)
+        if queue is not None and number in queue.entries:
+            queue.held[number] = (why, at)
+            self._append(HOLD_HEAD.pack(HOLD, queue_id, number, why, at))
 
     def purge_queue(self, queue_id: int) -> None:
         """All entries of a queue are gone."""
@@ -374,6 +383,9 @@ class Journal(Recovery):
             delivered = self._queues[queue_id].delivered.get(number)
             if delivered is not None:
                 self._append(DELIVERED_HEAD.pack(DELIVERED, queue_id, number, delivered))
+            held = self._queues[queue_id].held.get(number)
+            if held is not None:
+                self._append(HOLD_HEAD.pack(HOLD, queue_id, number, *held))
 
 
 def _triples(entries: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:

@@ -37,11 +37,14 @@ LARGEST_PREFIX: Final = 0xFF_FFFF
 class LiveQueue:
     """What a queue has."""
 
-    __slots__ = ("delivered", "entries")
+    __slots__ = ("delivered", "entries", "held")
 
     def __init__(self) -> None:
         self.entries: dict[int, int] = {}  # number → place
         self.delivered: dict[int, int] = {}  # number → count, of those that were delivered
+        self.held: dict[
+            int, tuple[int, int]
+        ] = {}  # number → why and since or until when, as in `hold` records
 
 
 class Index:
@@ -147,6 +150,8 @@ class Index:
             return False
         if queue.delivered:
             queue.delivered.pop(number, None)
+        if queue.held:
+            queue.held.pop(number, None)
         if place in self._shared:
             self._unshare(place, queue_id, number)
         else:

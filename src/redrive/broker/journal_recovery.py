@@ -21,6 +21,7 @@ from redrive.broker.records import (
     DEFINE,
     DELIVERED,
     ENQUEUE,
+    HOLD,
     MESSAGE,
     PUBLISH,
     PURGE,
@@ -40,6 +41,7 @@ class RecoveredEntry(NamedTuple):
     deliveries: int  # the count last given to `delivered`
     redelivered: bool  # it was delivered before
     size: int  # of the body
+    held: tuple[int, int] | None = None  # why and since or until when it is not delivered, as in `hold`
 
 
 class RecoveredQueue:
@@ -52,6 +54,7 @@ class RecoveredQueue:
         self._expiries = array("q", [expiries.get(number, 0) for number in numbers])
         self._sizes = array("I", [places[place] & LENGTH for place in self._places])
         self._delivered = dict(queue.delivered)
+        self._held = dict(queue.held)
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -61,8 +64,9 @@ class RecoveredQueue:
         for number, place, expires_at, size in zip(
             self._numbers, self._places, self._expiries, self._sizes, strict=True
         ):
+            held = self._held.get(number)
             yield RecoveredEntry(
-                number, place, expires_at, delivered.get(number, 0), number in delivered, size
+                number, place, expires_at, delivered.get(number, 0), number in delivered, size, held
             )
 
 
@@ -170,6 +174,10 @@ class Recovery(Index):
                 queue = self._queues.get(fields[1])
                 if queue is not None and fields[2] in queue.entries:
                     queue.delivered[fields[2]] = fields[3]
+            elif kind == HOLD:
+                queue = self._queues.get(fields[1])
+                if queue is not None and fields[2] in queue.entries:
+                    queue.held[fields[2]] = (fields[3], fields[4])
             elif kind == PURGE:
                 self._forget_all(fields[1])
             elif kind == DEFINE:

@@ -11,6 +11,10 @@ one after the other without gaps; there is no checksum here, because the block a
     purge       kind queue
     define      kind key value                                      │ key │ value
     undefine    kind key                                            │ key
+    hold        kind queue number why at
+
+A `hold` says that an entry is in its queue but cannot be delivered: it is delayed until `at` (`why` is 0), or it is
+a dead letter since `at` that no queue has taken yet, for the reason with the number `why`.
 
 `length` is that of the whole record; `route`, `header`, `key` and `value` among the numbers are lengths. The body is
 always last: where a record starts and how long the part before the body is (`prefix`) is all it takes to read it.
@@ -31,6 +35,7 @@ DELIVERED: Final = 5
 PURGE: Final = 6
 DEFINE: Final = 7
 UNDEFINE: Final = 8
+HOLD: Final = 9
 
 PUBLISH_HEAD: Final = Struct("<BIQQqqII")
 MESSAGE_HEAD: Final = Struct("<BIQII")
@@ -40,6 +45,7 @@ DELIVERED_HEAD: Final = Struct("<BQqI")
 PURGE_HEAD: Final = Struct("<BQ")
 DEFINE_HEAD: Final = Struct("<BII")
 UNDEFINE_HEAD: Final = Struct("<BI")
+HOLD_HEAD: Final = Struct("<BQqBq")
 
 _HEADS: Final = {
     PUBLISH: PUBLISH_HEAD,
@@ -50,6 +56,7 @@ _HEADS: Final = {
     PURGE: PURGE_HEAD,
     DEFINE: DEFINE_HEAD,
     UNDEFINE: UNDEFINE_HEAD,
+    HOLD: HOLD_HEAD,
 }
 _ESCAPE: Final = "surrogateescape"  # a key that is not UTF-8 comes back as the bytes it was
 
@@ -142,7 +149,7 @@ def walk(block: bytes) -> Iterator[tuple[int, int, tuple[int, ...]]]:
         else:
             end = at + head.size
             whole = True
-            if kind >= DEFINE:
+            if kind in {DEFINE, UNDEFINE}:
                 end += sum(fields[1:])
         if end > size or not whole:
             raise MalformedError("a record is cut off")

@@ -40,11 +40,13 @@ class State(NamedTuple):
         int, dict[int, tuple[int, int, int, bool]]
     ]  # queue → number → place, expiry, count, redelivered
     messages: dict[int, StoredMessage]
+    held: dict[tuple[int, int], tuple[int, int]] = {}  # queue, number → why, at
 
 
 def state_of(journal: Journal, recovered: Recovered) -> State:
     queues = {}
     messages = {}
+    held = {}
     for queue_id, queue in recovered.queues.items():
         entries = list(queue)
         assert len(entries) == len(queue)
@@ -54,19 +56,21 @@ def state_of(journal: Journal, recovered: Recovered) -> State:
             for entry in entries
         }
         for entry in entries:
+            if entry.held is not None:
+                held[queue_id, entry.number] = entry.held
             messages[entry.place] = journal.read_message(entry.place)
             assert entry.size == len(messages[entry.place].body)
             assert recovered.next_place > entry.place
-    return State(recovered.definitions, queues, messages)
+    return State(recovered.definitions, queues, messages, held)
 
 
 def visible(state: State) -> State:
     """A model without what nobody can see: empty queues, messages in no queue."""
     queues = {queue_id: entries for queue_id, entries in state.queues.items() if entries}
     used = {entry[0] for entries in queues.values() for entry in entries.values()}
-    return State(
-        state.definitions, queues, {place: m for place, m in state.messages.items() if place in used}
-    )
+    messages = {place: message for place, message in state.messages.items() if place in used}
+    held = {key: why for key, why in state.held.items() if key[1] in queues.get(key[0], ())}
+    return State(state.definitions, queues, messages, held)
 
 
 def abandon(journal: Journal) -> None:
@@ -106,7 +110,7 @@ class JournalMachine(RuleBasedStateMachine):
         super().__init__()
         self.room = Path(tempfile.mkdtemp(dir=FAST))
         self.path = self.room / "journal"
-        self.now = State({}, {}, {})
+        self.now = State({}, {}, {}, {})
         self.safe = copy.deepcopy(self.now)
         self.place = self.number = 0
         self.open()
@@ -207,10 +211,19 @@ class JournalMachine(RuleBasedStateMachine):
             place, expires_at, _, _ = self.now.queues[queue_id][number]
             self.now.queues[queue_id][number] = (place, expires_at, times, True)
 
+    @rule(queue_id=QUEUES, part=st.floats(0, 0.99), why=st.integers(0, 4), at=st.integers(0, 1 << 42))
+    def hold(self, queue_id: int, part: float, why: int, at: int) -> None:
+        numbers = sorted(self.now.queues.get(queue_id, {}))
+        if numbers:
+            number = numbers[int(part * len(numbers))]
+            self.journal.hold(queue_id, number, why, at)
+            self.now.held[queue_id, number] = (why, at)
+
     @rule(queue_id=QUEUES)
     def settle_what_never_was(self, queue_id: int) -> None:
         self.journal.settle(queue_id, 1 << 40)
         self.journal.delivered(queue_id, 1 << 40, 1)
+        self.journal.hold(queue_id, 1 << 40, 1, 1)
 
     @rule(queue_id=QUEUES)
     def purge(self, queue_id: int) -> None:
