@@ -40,7 +40,7 @@ class State(NamedTuple):
         int, dict[int, tuple[int, int, int, bool]]
     ]  # queue → number → place, expiry, count, redelivered
     messages: dict[int, StoredMessage]
-    held: dict[tuple[int, int], tuple[int, int]] = {}  # queue, number → why, at
+    held: dict[tuple[int, int], tuple[int, int]] = {}  # noqa: RUF012  queue, number → why, at
 
 
 def state_of(journal: Journal, recovered: Recovered) -> State:
