@@ -664,9 +664,6 @@ class Channel:
     def plain(self, event: MethodReceived) -> Plain:
         """An event for the record: name, fields, and the message if it has one."""
         names = self.wire.scene.names
-        if isinstance(event.method, m.BasicAck | m.BasicNack):
-            # A confirm; whether a single one says `multiple` is the broker's business.
-            return [event.method.wire_name(), {"delivery_tag": event.method.delivery_tag}]
         plain: list[Plain] = [event.method.wire_name(), plain_method(event.method, names)]
         if event.content is not None:
             plain.append(plain_properties(event.content.decoded(), names))

@@ -50,7 +50,7 @@ SETTLING: Final[dict[bytes, Callable[[bytes], tuple[int, bool, str]]]] = {
     b"\x00\x3c\x00\x78": _nack,
     b"\x00\x3c\x00\x5a": _reject,
 }
-_NACK_BITS = 0  # a confirm that says no is never multiple and has nothing to requeue
+_NACK_BITS: Final = 3  # as RabbitMQ sets them: multiple (all before it are answered by then) and requeue
 
 
 class Channel:
@@ -165,19 +165,19 @@ class Channel:
     def confirm(self, durable: int) -> None:
         """Tell the publisher about everything that is safe by now."""
         waiting = self.unconfirmed
-        last = 0
+        first = last = 0  # accepted publishes in a row
         write = self.session.write
         while waiting and waiting[0][1] <= durable:
             tag, _, accepted = waiting.popleft()
             if accepted:
-                last = tag
+                first, last = first or tag, tag
                 continue
             if last:
-                write(ack_frame(self.number, last, True))
-                last = 0
+                write(ack_frame(self.number, last, first != last))
+                first = last = 0
             write(nack_frame(self.number, tag, _NACK_BITS))
         if last:
-            write(ack_frame(self.number, last, True))
+            write(ack_frame(self.number, last, first != last))
 
     # --- settling ------------------------------------------------------------------------------------------
 
@@ -219,23 +219,27 @@ class Channel:
     def settle(self, tag: int, *, multiple: bool, verdict: str) -> None:
         """Acknowledge, reject or give back one delivery, or all up to it. `verdict`: ack, reject, requeue, return."""
         tags = self._tags(tag, multiple=multiple)
-        if self.transaction is not None:
-            self.transaction.settles.append((tags, verdict))
-            self.transaction.tags.update(tags)
+        transaction = self.transaction
+        if transaction is not None:
+            transaction.settles.append((tags, verdict))
+            transaction.held.update((known, self.unacked.pop(known)) for known in tags)
             return
         self.settle_all(tags, verdict)
 
     def _tags(self, tag: int, *, multiple: bool) -> list[int]:
-        taken = self.transaction.tags if self.transaction is not None else frozenset()
-        if multiple:
-            upto = takewhile(tag.__ge__, self.unacked) if tag else self.unacked  # they lie in order
-            found = [known for known in upto if known not in taken]
-            if not found and tag != 0:
-                raise SoftError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
-            return found
-        if tag not in self.unacked or tag in taken:
+        """The unsettled deliveries that a settlement means; 0 with `multiple` is all there are."""
+        if multiple and not tag:
+            return list(self.unacked)
+        if tag not in self.unacked:
             raise SoftError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
-        return [tag]
+        return list(takewhile(tag.__ge__, self.unacked)) if multiple else [tag]  # `unacked` is in order
+
+    def end_transaction(self) -> "Transaction | None":
+        """Take the transaction off the channel; the deliveries that it held are unsettled again."""
+        transaction, self.transaction = self.transaction, None
+        if transaction is not None and transaction.held:
+            self.unacked = dict(sorted((self.unacked | transaction.held).items()))
+        return transaction
 
     def settle_all(self, tags: list[int], verdict: str) -> None:
         """Carry out a verdict on deliveries, in the order of their tags (AMQP.md 18)."""
@@ -314,7 +318,7 @@ class Channel:
         consumers = list(self.consumers.values())
         for consumer in consumers:
             self.drop_consumer(consumer)
-        self.transaction = None
+        self.end_transaction()
         self.settle_all(list(self.unacked), "return")
         for consumer in consumers:
             session.vhost.consumer_left(consumer.queue)
@@ -322,11 +326,14 @@ class Channel:
 
 
 class Transaction:
-    """What a transaction holds back until it is committed (AMQP.md 22)."""
+    """What a transaction holds back until it is committed.
 
-    __slots__ = ("publishes", "settles", "tags")
+    A delivery that it settles moves from `Channel.unacked` to `held`, so that nothing else can settle it.
+    """
+
+    __slots__ = ("held", "publishes", "settles")
 
     def __init__(self) -> None:
         self.publishes: list[tuple[list[Queue], Message, HeaderFacts, bool]] = []
         self.settles: list[tuple[list[int], str]] = []
-        self.tags: set[int] = set()
+        self.held: dict[int, Unacked] = {}  # by delivery tag

@@ -14,7 +14,6 @@ from redrive.amqp.errors import HardError, ReplyCode, SoftError
 from redrive.broker.arguments import Declared, check_exchange, check_server_named, consumer_arguments
 from redrive.broker.channel import Channel, Transaction
 from redrive.broker.consumer import Consumer, header_of
-from redrive.broker.exchanges import Exchange
 from redrive.broker.queue import Queue
 from redrive.broker.vhost import PREDECLARED, REPLY_TO
 
@@ -78,27 +77,31 @@ def exchange_delete(channel: Channel, method: m.ExchangeDelete) -> None:
 
 def exchange_bind(channel: Channel, method: m.ExchangeBind) -> None:
     """Bind an exchange to an exchange."""
-    source, target = _both_exchanges(channel, method)
-    channel.session.vhost.bind(source, target, method.routing_key, dict(method.arguments))
+    _check_both_exchanges(channel, method)
+    vhost = channel.session.vhost
+    source, target = vhost.exchange(method.source), vhost.exchange(method.destination)
+    vhost.bind(source, target, method.routing_key, dict(method.arguments))
     channel.session.hold_for_durability()
     _answer(channel, method, m.ExchangeBindOk())
 
 
 def exchange_unbind(channel: Channel, method: m.ExchangeUnbind) -> None:
-    """Unbind an exchange from an exchange."""
-    source, target = _both_exchanges(channel, method)
-    channel.session.vhost.unbind(source, target, method.routing_key, dict(method.arguments))
+    """Unbind an exchange from an exchange; one that does not exist is not an error."""
+    _check_both_exchanges(channel, method)
+    vhost = channel.session.vhost
+    source, target = vhost.exchanges.get(method.source), vhost.exchanges.get(method.destination)
+    if source is not None and target is not None:
+        vhost.unbind(source, target, method.routing_key, dict(method.arguments))
     channel.session.hold_for_durability()
     _answer(channel, method, m.ExchangeUnbindOk())
 
 
-def _both_exchanges(channel: Channel, method: m.ExchangeBind | m.ExchangeUnbind) -> tuple[Exchange, Exchange]:
+def _check_both_exchanges(channel: Channel, method: m.ExchangeBind | m.ExchangeUnbind) -> None:
     session = channel.session
     _no_default(method.destination)
     _no_default(method.source)
     session.check("write", "exchange", method.destination)
     session.check("read", "exchange", method.source)
-    return session.vhost.exchange(method.source), session.vhost.exchange(method.destination)
 
 
 def _no_default(name: str) -> None:
@@ -119,6 +122,7 @@ def queue_declare(channel: Channel, method: m.QueueDeclare) -> None:
         return
     if method.passive:
         queue = session.queue(name)
+        queue.idle_since = session.now
         _declared(channel, method, queue)
         return
     if not name:
@@ -170,26 +174,26 @@ def _one_line(name: str) -> str:
 
 def queue_bind(channel: Channel, method: m.QueueBind) -> None:
     """Bind a queue to an exchange."""
-    queue, source, key = _queue_and_source(channel, method)
-    channel.session.vhost.bind(source, queue, key, dict(method.arguments))
+    queue, exchange, key = _check_queue_and_source(channel, method)
+    session = channel.session
+    session.vhost.bind(session.vhost.exchange(exchange), session.queue(queue), key, dict(method.arguments))
     channel.session.hold_for_durability()
     _answer(channel, method, m.QueueBindOk())
 
 
 def queue_unbind(channel: Channel, method: m.QueueUnbind) -> None:
-    """Unbind a queue from an exchange; what is not there is as good as unbound."""
+    """Unbind a queue from an exchange; one that does not exist is not an error."""
+    queue, exchange, key = _check_queue_and_source(channel, method)
     vhost = channel.session.vhost
-    known = (
-        _queue_name(channel, method.queue) in vhost.queues and _one_line(method.exchange) in vhost.exchanges
-    )
-    if known or not method.exchange:
-        queue, source, key = _queue_and_source(channel, method)
-        vhost.unbind(source, queue, key, dict(method.arguments))
+    if queue in vhost.queues and exchange in vhost.exchanges:
+        target = channel.session.queue(queue)
+        vhost.unbind(vhost.exchanges[exchange], target, key, dict(method.arguments))
     channel.session.hold_for_durability()
     _answer(channel, method, m.QueueUnbindOk())
 
 
-def _queue_and_source(channel: Channel, method: m.QueueBind | m.QueueUnbind) -> tuple[Queue, Exchange, str]:
+def _check_queue_and_source(channel: Channel, method: m.QueueBind | m.QueueUnbind) -> tuple[str, str, str]:
+    """The names of queue and exchange, which the user may bind, and the routing key."""
     session = channel.session
     name, key = _queue_name(channel, method.queue), method.routing_key
     if not method.queue:
@@ -198,7 +202,7 @@ def _queue_and_source(channel: Channel, method: m.QueueBind | m.QueueUnbind) -> 
     exchange = _one_line(method.exchange)
     _no_default(exchange)
     session.check("read", "exchange", exchange)
-    return session.queue(name), session.vhost.exchange(exchange), key
+    return name, exchange, key
 
 
 def queue_purge(channel: Channel, method: m.QueuePurge) -> None:
@@ -374,17 +378,14 @@ def tx_select(channel: Channel, _method: m.TxSelect) -> None:
 
 
 def tx_commit(channel: Channel, _method: m.TxCommit) -> None:
-    """The publishes happen, then the settlements (AMQP.md 22)."""
-    transaction = _transaction(channel)
-    channel.transaction = None
+    """Carry out the publishes, then the settlements."""
+    transaction = _end_transaction(channel)
     refused = False
-    try:
-        for queues, message, facts, mandatory in transaction.publishes:
-            refused = not channel.enqueue(queues, message, facts, mandatory=mandatory) or refused
-        for tags, verdict in transaction.settles:
-            channel.settle_all(tags, verdict)
-    finally:
-        channel.transaction = Transaction()
+    for queues, message, facts, mandatory in transaction.publishes:
+        refused = not channel.enqueue(queues, message, facts, mandatory=mandatory) or refused
+    for tags, verdict in transaction.settles:
+        channel.settle_all(tags, verdict)
+    channel.transaction = Transaction()
     if refused:
         raise SoftError(ReplyCode.PRECONDITION_FAILED, "partial tx completion")
     channel.session.hold_for_durability()
@@ -393,15 +394,16 @@ def tx_commit(channel: Channel, _method: m.TxCommit) -> None:
 
 def tx_rollback(channel: Channel, _method: m.TxRollback) -> None:
     """Nothing of it has happened; what was delivered is unsettled again."""
-    _transaction(channel)
+    _end_transaction(channel)
     channel.transaction = Transaction()
     channel.session.send(m.TxRollbackOk(), channel.number)
 
 
-def _transaction(channel: Channel) -> Transaction:
-    if channel.transaction is None:
+def _end_transaction(channel: Channel) -> Transaction:
+    transaction = channel.end_transaction()
+    if transaction is None:
         raise SoftError(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
-    return channel.transaction
+    return transaction
 
 
 def access_request(channel: Channel, _method: m.AccessRequest) -> None:

@@ -277,7 +277,10 @@ class VHost:
     # --- what queues ask of their ground -------------------------------------------------------------------
 
     def bury(self, queue: Queue, entry: Entry, reason: Reason) -> None:
-        """Remember the death; the broker sees to it when the work at hand is done (B11)."""
+        """Note the death for later, so that dead-lettering does not re-enter itself; a deleted queue has none."""
+        if queue.is_deleted:
+            self.forget(queue, entry)
+            return
         self.broker.graves.append((self, queue, entry, reason))
 
     def forget(self, queue: Queue, entry: Entry) -> None:

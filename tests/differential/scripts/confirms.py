@@ -83,3 +83,13 @@ def large_and_empty_bodies_arrive_as_they_are(scene: Scene) -> None:
         ch.publish("work", "x" * size)
         ch.get("work", record=False)
         ch.note(f"{size} octets", [len(ch.last_body() or ""), set(ch.last_body() or "") <= {"x"}])
+
+
+def the_confirm_of_one_message_is_not_multiple(scene: Scene) -> None:
+    ch = scene.channel()
+    ch.queue("work")
+    ch.queue("durable", durable=True)
+    ch.queue("full", max_length=0, overflow="reject-publish")
+    for queue in ("work", "durable", "nowhere", "full", "work", "full"):
+        ch.publish(queue, "body", wait=False, delivery_mode=2)
+        ch.arrivals(1)

@@ -3,7 +3,10 @@
 The rule: deliveries are waited for one consumer at a time, because between consumers they have no order.
 """
 
+from collections.abc import Callable
+
 from redrive.amqp import methods as m
+from redrive.amqp.methods import Method
 from tests.differential.client import Channel, Scene
 
 
@@ -399,3 +402,39 @@ def direct_reply_to_has_rules(scene: Scene) -> None:
     wire.channel().queue("amq.rabbitmq.reply-to.nobody", passive=True)
     ch.publish("amq.rabbitmq.reply-to.nobody", "lost", mandatory=True, wait=False)
     ch.arrivals(2)
+
+
+def acknowledging_up_to_a_settled_delivery_closes_the_channel(scene: Scene) -> None:
+    wire = scene.connect()
+    methods: tuple[Callable[[int], Method], ...] = (
+        lambda tag: m.BasicAck(tag, multiple=True),
+        lambda tag: m.BasicNack(tag, multiple=True),
+        lambda tag: m.BasicAck(tag + 100, multiple=True),
+    )
+    for settle in methods:
+        ch = wire.channel()
+        ch.queue("work")
+        for body in ("1", "2", "3"):
+            ch.publish("work", body)
+        _, second, _ = (ch.get("work") for _ in range(3))
+        ch.ack(second)
+        ch.send(settle(second))
+        ch.see_close("settled again")
+        other = wire.channel()
+        other.get("work", wait=True, no_ack=True)
+        other.get("work", wait=True, no_ack=True)
+
+
+def a_delivery_of_a_deleted_queue_does_not_die(scene: Scene) -> None:
+    ch = scene.channel()
+    ch.queue("dead")
+    ch.queue("work", dead_letter_exchange="", dead_letter_routing_key="dead")
+    for body in ("1", "2", "3"):
+        ch.publish("work", body)
+    first, second, _ = (ch.get("work") for _ in range(3))
+    ch.delete("work")
+    ch.reject(first)
+    ch.nack(second)
+    ch.recover()
+    ch.pass_time(50)
+    ch.count("dead")

@@ -116,3 +116,18 @@ def dead_lettering_needs_no_permission_at_the_moment_of_death(scene: Scene) -> N
     other = scene.connect(user=scene.new_user(read="^work$")).channel()
     other.reject(other.get("work"))
     ch.await_count("dead", 1)
+
+
+@differs("permission-texts")
+def unbinding_needs_rights_even_where_nothing_is_bound(scene: Scene) -> None:
+    ch = scene.channel()
+    ch.queue("q")
+    ch.exchange("x", "fanout")
+    wire = scene.connect(user=scene.new_user(configure=".*", write="^mine", read="^mine"))
+    for queue, exchange in (("q", "x"), ("q", "missing"), ("missing", "x"), ("missing", "missing")):
+        wire.channel().unbind(queue, exchange)
+        wire.channel().unbind_exchange(queue, exchange)
+    wire.channel().unbind("mine", "x")
+    wire.channel().unbind("mine", "mine")
+    wire.channel().unbind_exchange("mine", "x")
+    wire.channel().unbind_exchange("mine", "mine")

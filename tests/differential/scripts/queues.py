@@ -322,3 +322,13 @@ def bindings_go_with_their_queue(scene: Scene) -> None:
     ch.queue("a")
     ch.publish("", "nowhere", "x")
     ch.count("a")
+
+
+def a_passive_declare_renews_the_lease(scene: Scene) -> None:
+    ch = scene.channel()
+    ch.queue("looked-at", expires=1000)
+    ch.queue("left-alone", expires=1000)
+    for _ in range(3):
+        ch.pass_time(450)
+        ch.queue("looked-at", passive=True)
+    ch.queue("left-alone", passive=True)

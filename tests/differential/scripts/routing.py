@@ -326,3 +326,22 @@ def the_user_id_must_be_the_users_own(scene: Scene) -> None:
     ch.publish("a", "body", user_id=scene.user)
     ch.count("a")
     ch.publish("a", "body", user_id="somebody else")
+
+
+def unbinding_what_does_not_exist_is_no_error(scene: Scene) -> None:
+    ch = scene.channel()
+    ch.queue("work")
+    ch.exchange("source", "fanout")
+    ch.exchange("target", "fanout")
+    ch.unbind("missing", "source")
+    ch.unbind("work", "missing")
+    ch.unbind("missing", "missing")
+    ch.unbind_exchange("missing", "source")
+    ch.unbind_exchange("target", "missing")
+    ch.unbind_exchange("missing", "missing")
+    ch.unbind_exchange("target", "source", "never bound")
+    wire = ch.wire
+    wire.channel().unbind("missing", "")
+    wire.channel().unbind_exchange("target", "")
+    wire.channel().unbind_exchange("", "missing")
+    wire.channel().unbind("", "source")

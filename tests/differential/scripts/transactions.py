@@ -3,6 +3,10 @@
 The rule: what must not have happened yet is looked at through another channel.
 """
 
+from collections.abc import Callable
+
+from redrive.amqp import methods as m
+from redrive.amqp.methods import Method
 from tests.differential.client import Scene
 from tests.differential.differences import differs
 
@@ -170,3 +174,129 @@ def acknowledging_twice_in_a_transaction_is_an_error(scene: Scene) -> None:
     tx.ack(tag)
     tx.see_close("second acknowledgement")
     other.get("work", wait=True)
+
+
+def recover_leaves_what_the_transaction_settles(scene: Scene) -> None:
+    wire = scene.connect()
+    tx, other = wire.channel(confirm=False), wire.channel()
+    tx.queue("work")
+    for body in ("acked", "given back", "rejected"):
+        other.publish("work", body)
+    tx.tx()
+    first, _, third = (tx.get("work") for _ in range(3))
+    tx.ack(first)
+    tx.reject(third)
+    tx.publish("work", "published")
+    tx.recover()
+    tx.recover()
+    tx.commit()
+    other.get("work", wait=True)
+    other.get("work", wait=True)
+    other.get("work")
+    wire.is_alive()
+
+
+def recover_leaves_what_a_rollback_makes_unsettled_again(scene: Scene) -> None:
+    wire = scene.connect()
+    tx, other = wire.channel(confirm=False), wire.channel()
+    tx.queue("work")
+    for body in ("1", "2", "3"):
+        other.publish("work", body)
+    tx.tx()
+    _, second, _ = (tx.get("work") for _ in range(3))
+    tx.ack(second)
+    tx.recover()
+    tx.rollback()
+    other.get("work", wait=True)
+    other.get("work", wait=True)
+    other.get("work")
+    tx.recover()
+    other.get("work", wait=True)
+
+
+def a_settled_delivery_cannot_be_settled_again_in_a_transaction(scene: Scene) -> None:
+    wire = scene.connect()
+    methods: tuple[Callable[[int], Method], ...] = (
+        lambda tag: m.BasicNack(tag, requeue=True),
+        m.BasicReject,
+        lambda tag: m.BasicAck(tag, multiple=True),
+        lambda tag: m.BasicNack(tag, multiple=True),
+    )
+    for settle in methods:
+        tx, other = wire.channel(confirm=False), wire.channel()
+        tx.queue("work")
+        other.publish("work", "1")
+        tx.tx()
+        tag = tx.get("work")
+        tx.ack(tag)
+        tx.send(settle(tag))
+        tx.see_close("settled again")
+        other.get("work", wait=True, no_ack=True)
+
+
+def settling_all_leaves_out_what_the_transaction_settles(scene: Scene) -> None:
+    wire = scene.connect()
+    tx, other = wire.channel(confirm=False), wire.channel()
+    tx.queue("dead")
+    tx.queue("work", dead_letter_exchange="", dead_letter_routing_key="dead")
+    for body in ("1", "2", "3", "4"):
+        other.publish("work", body)
+    tx.tx()
+    first, second, third, _ = (tx.get("work") for _ in range(4))
+    tx.ack(second)
+    tx.ack(third, multiple=True)
+    tx.nack(0, multiple=True, requeue=True)
+    tx.ack(0, multiple=True)
+    tx.commit()
+    other.get("work", wait=True)
+    other.get("work")
+    other.get("dead")
+    tx.ack(first)
+    tx.see_close("settled by the commit")
+
+
+def a_queue_may_be_deleted_before_the_commit(scene: Scene) -> None:
+    wire = scene.connect()
+    tx, other = wire.channel(confirm=False), wire.channel()
+    for queue in ("deleted", "kept"):
+        tx.queue(queue)
+        other.publish(queue, "1")
+    tx.tx()
+    for queue in ("deleted", "kept"):
+        tx.ack(tx.get(queue))
+    tx.publish("kept", "2")
+    tx.qos(0)
+    other.delete("deleted")
+    tx.commit()
+    other.get("kept", wait=True)
+    other.get("kept")
+
+
+def closing_the_channel_gives_back_what_was_not_committed(scene: Scene) -> None:
+    wire = scene.connect()
+    tx, other = wire.channel(confirm=False), wire.channel()
+    tx.queue("work")
+    for body in ("1", "2", "3"):
+        other.publish("work", body)
+    tx.tx()
+    _, second, _ = (tx.get("work") for _ in range(3))
+    tx.ack(second)
+    tx.close()
+    for _ in range(3):
+        other.get("work", wait=True)
+
+
+def an_acknowledgement_makes_room_at_commit_only(scene: Scene) -> None:
+    wire = scene.connect()
+    tx, other = wire.channel(confirm=False), wire.channel()
+    tx.queue("work")
+    other.publish("work", "1")
+    other.publish("work", "2")
+    tx.tx()
+    tx.qos(1)
+    tx.consume("work", "tag")
+    (first,) = tx.deliveries(1)
+    tx.ack(first)
+    tx.no_deliveries("work")
+    tx.commit()
+    tx.deliveries(1)

@@ -322,7 +322,7 @@ def _channel(ask: Ask, channel: Channel) -> Json:
         "messages_unacknowledged": len(channel.unacked),
         "messages_unconfirmed": len(channel.unconfirmed),
         "messages_uncommitted": len(transaction.publishes) if transaction else 0,
-        "acks_uncommitted": len(transaction.tags) if transaction else 0,
+        "acks_uncommitted": len(transaction.held) if transaction else 0,
         "message_stats": ask.desk.rates.look(key, counters, ask.now),
     }
 
