@@ -106,10 +106,10 @@ async def test_the_journey_of_a_message_that_fails_and_then_does_not(broker_url:
             assert (letter.message_id, letter.correlation_id) == ("order-1", "trace-1")
             assert (letter.source, letter.origin.dead_letter_source) == ("orders", "orders.dlq")
             assert (letter.origin.exchange, letter.origin.routing_key) == ("", "orders")
-            assert (letter.message.body, letter.message.headers) == (
+            assert (letter.message.body, dict(letter.message.headers)) == (
                 b"\x00\xff order 1",
-                Headers({"x-tenant": "north", "x-hops": 2}),
-            )
+                {"x-tenant": "north", "x-hops": 2},
+            ), "RabbitMQ 4 sorts headers by name; their values stay"
             assert (letter.strategy, letter.next_retry_at) == ("immediate", began + MINUTE)
 
             stop = asyncio.Event()

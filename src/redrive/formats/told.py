@@ -216,14 +216,15 @@ def _with_journey(name: str, values: dict[str, Any], journey: Journey, dead_lett
     # A system that names the queue is right about it: RabbitMQ may have seen the message in queues where it only
     # waited for its next try, such as those of NServiceBus.
     death = (
-        journey.last(apart_from=dead_letter_queue) if told.source is None else journey.last_in(told.source)
+        journey.origin(found_in=dead_letter_queue) if told.source is None else journey.last_in(told.source)
     )
     if death is None or death.queue is None:
         return told
+    exchange, routing_key = journey.arrival(death.queue)
     journeyed: dict[str, Any] = {
         "source": death.queue,
-        "exchange": told.exchange if death.exchange is None else death.exchange,
-        "routing_key": death.routing_keys[0] if death.routing_keys else told.routing_key,
+        "exchange": told.exchange if exchange is None else exchange,
+        "routing_key": told.routing_key if routing_key is None else routing_key,
         "first_failed_at": told.first_failed_at or journey.began(death.queue),
         "failed_at": _later(told.failed_at, death.last_at),
         "retry_count": journey.rejections(death.queue) if told.retry_count is None else told.retry_count,

@@ -1,9 +1,10 @@
 """What does RabbitMQ's `x-death` tell of a message's journey?
 
-An array of tables, the most recent death first, one for each queue and reason (`AMQP.md` 1–8). A queue in which the
-message died again has no new entry but a higher count, and its time, exchange and routing keys stay those of the first
-time; so a time is when the message died there last only where the count is one. AMQP 1.0 has the same array under
-another name, `x-opt-deaths`, in which the last time is told as well.
+An array of tables, the most recent death first, one for each queue and reason. A queue in which the message died again
+has no new entry but a higher count, and its time, exchange and routing keys stay those of the first time; so a time is
+when the message died there last only where the count is one. AMQP 1.0 has the same array under another name,
+`x-opt-deaths`, in which the last time is told as well. RabbitMQ 3 keeps the most recent death in front but not the
+order of the others; `x-first-death-*` name the oldest one on every version.
 
 The one rule: no input raises out of `read`. A field that is not what it should be is None, and the header is named in
 `unreadable`. Where the array is missing, `x-last-death-*` and `x-first-death-*` tell what they can. This file does not
@@ -11,7 +12,7 @@ know why a consumer rejected a message: RabbitMQ does not tell.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
@@ -42,6 +43,8 @@ KINDS: Final = {
     "delivery_limit": Kind.UNKNOWN,
 }
 _BY_A_CONSUMER: Final = ("rejected", "delivery_limit")
+_WITHOUT_A_CONSUMER: Final = ("expired", "maxlen")
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
 _LARGEST: Final = 2**63 - 1
 _WAITING: Final = re.compile(r".+\.delay\.[0-9]+[smhd]", re.DOTALL)
 _EXPIRATION: Final = re.compile(r"[0-9]{1,12}", re.ASCII)
@@ -76,13 +79,35 @@ class Journey(msgspec.Struct, frozen=True):
     deaths: tuple[Death, ...] = ()
     unreadable: tuple[str, ...] = ()
     expiration: str | None = None  # what the message carried before its death; the broker takes it away
+    oldest: tuple[str, str | None] | None = None  # queue and reason of the first death, by `x-first-death-*`
 
-    def last(self, *, apart_from: str) -> Death | None:
-        """The most recent death that tells where the message belongs; none in the queue it lies in now."""
-        return next(
-            (death for death in self.deaths if death.queue not in (None, apart_from) and not death.is_wait),
-            None,
-        )
+    def origin(self, *, found_in: str) -> Death | None:
+        """The death in the queue that the message belongs to; never one in the queue it was found in.
+
+        The queue whose consumer gave it up last, because later deaths are hops on the way from there. Where no
+        consumer did, the queue that overflowed last; where it only expired, the queue in which it expired first.
+        """
+        deaths = [death for death in self.deaths if death.queue not in (None, found_in) and not death.is_wait]
+        consumed = (death for death in deaths if death.reason not in _WITHOUT_A_CONSUMER)
+        overflowed = (death for death in deaths if death.reason == "maxlen")
+        return next(consumed, None) or next(overflowed, None) or self._oldest_of(deaths)
+
+    def arrival(self, queue: str) -> tuple[str | None, str | None]:
+        """The exchange and the routing key by which the message first came to this queue.
+
+        The entry of a later death may name the exchange by which a retry brought it back.
+        """
+        first = self._oldest_of([death for death in self.deaths if death.queue == queue])
+        if first is None:
+            return None, None
+        return first.exchange, first.routing_keys[0] if first.routing_keys else None
+
+    def _oldest_of(self, deaths: Sequence[Death]) -> Death | None:
+        for death in deaths:
+            if (death.queue, death.reason) == self.oldest:
+                return death
+        # Times have whole seconds; among equal ones, the array tells.
+        return min(reversed(deaths), key=lambda death: death.at or _NEVER, default=None)
 
     def last_in(self, queue: str) -> Death | None:
         """The most recent death in this queue."""
@@ -139,7 +164,13 @@ def read(headers: Mapping[str, HeaderValue]) -> Journey:
             expiration = stop.take("original-expiration", _expiration) or stop.take("ttl", _ttl) or expiration
     if not deaths:
         deaths = _by_single_headers(headers, unreadable)
-    return Journey(tuple(deaths), tuple(dict.fromkeys(unreadable)), expiration)
+    return Journey(tuple(deaths), tuple(dict.fromkeys(unreadable)), expiration, _oldest(headers))
+
+
+def _oldest(headers: Mapping[str, HeaderValue]) -> tuple[str, str | None] | None:
+    table = _Table(headers, [])  # what is damaged there was named, or is of no further use
+    queue = table.take(_FIRST + "queue", name)
+    return None if queue is None else (queue, table.take(_FIRST + "reason", name))
 
 
 class _Table:

@@ -180,7 +180,7 @@ def test_every_delay_queue_of_the_transport_is_known_as_a_wait(step: timedelta) 
     journey = read({"x-death": (an_entry(queue, "expired"), an_entry())})
 
     assert journey.deaths[0].is_wait
-    assert journey.last(apart_from="orders.dlq") == a_death()
+    assert journey.origin(found_in="orders.dlq") == a_death()
 
 
 @pytest.mark.parametrize(
@@ -198,8 +198,57 @@ def test_a_queue_that_is_called_like_a_wait_but_has_consumers_is_none() -> None:
 def test_the_queue_in_which_a_message_lies_is_not_where_it_came_from() -> None:
     journey = read({"x-death": (an_entry("orders.dlq", "expired"), an_entry())})
 
-    assert journey.last(apart_from="orders.dlq") == a_death()
-    assert journey.last(apart_from="parked") == a_death(queue="orders.dlq", reason="expired")
+    assert journey.origin(found_in="orders.dlq") == a_death()
+
+
+@pytest.mark.parametrize(
+    ("deaths", "queue"),
+    [
+        # most recent first
+        ([("orders", "rejected"), ("retry", "expired")], "orders"),
+        ([("orders.dlq", "expired"), ("orders", "rejected")], "orders"),
+        ([("orders.dlq", "maxlen"), ("orders", "delivery_limit")], "orders"),
+        ([("orders", "rejected"), ("delay", "expired")], "orders"),
+        ([("spill", "expired"), ("orders", "maxlen")], "orders"),
+        ([("orders.dlq", "expired"), ("orders", "expired")], "orders"),
+        ([("second", "rejected"), ("orders", "rejected")], "second"),
+        ([("orders", "a reason of later versions"), ("retry", "expired")], "orders"),
+        ([("orders.delay.5m", "expired"), ("parked", "expired")], None),
+    ],
+)
+def test_origin_is_the_queue_whose_consumer_gave_up_before_any_hop(
+    deaths: list[tuple[str, str]], queue: str | None
+) -> None:
+    journey = read({"x-death": tuple(an_entry(*death) for death in deaths)})
+
+    origin = journey.origin(found_in="parked")
+
+    assert (origin and origin.queue) == queue
+
+
+def test_origin_of_an_expired_message_is_the_first_death_in_any_order_of_entries() -> None:
+    entries = (an_entry("c", "expired"), an_entry("a", "expired"), an_entry("b", "expired"))  # as RabbitMQ 3
+    first: dict[str, HeaderValue] = {"x-first-death-queue": "a", "x-first-death-reason": "expired"}
+
+    journey = read({"x-death": entries, **first})
+
+    assert (origin := journey.origin(found_in="parked")) is not None
+    assert origin.queue == "a"
+
+
+@pytest.mark.parametrize("by", ["time", "header"])
+def test_arrival_is_how_the_message_first_came_to_the_queue(by: str) -> None:
+    later = AT + timedelta(seconds=1) if by == "time" else AT
+    last = an_entry("orders", "delivery_limit", time=later, exchange="", routing_keys=("orders",))
+    first = an_entry("orders", "rejected", exchange="shop", routing_keys=("orders.new",))
+    named: dict[str, HeaderValue] = {"x-first-death-queue": "orders", "x-first-death-reason": "rejected"}
+
+    journey = read(
+        {"x-death": (last, first) if by == "time" else (first, last)} | (named if by == "header" else {})
+    )
+
+    assert journey.arrival("orders") == ("shop", "orders.new")
+    assert journey.arrival("nowhere") == (None, None)
 
 
 def test_rejections_are_summed_over_the_reasons_of_a_consumer_alone() -> None:

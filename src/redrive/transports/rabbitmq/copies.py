@@ -48,7 +48,13 @@ def copy_of(
     if wait > timedelta(0):
         marks = {DELIVERIES: deliveries, NOT_BEFORE: not_before}
         properties = seal(
-            delivery.unsealed.properties, user, marks=marks, back_to=source, route=delivery.route, waits=True
+            delivery.unsealed.properties,
+            user,
+            marks=marks,
+            back_to=source,
+            route=delivery.route,
+            route_queue=delivery.unsealed.route_queue,
+            waits=True,
         )
         return Outgoing("", delay_queue(source, step_for(wait)), properties, delivery.body)
     return again(source, delivery.unsealed, delivery.route, delivery.body, user, deliveries)
@@ -58,7 +64,14 @@ def again(
     source: str, unsealed: Unsealed, route: tuple[str, str], body: bytes, user: str, deliveries: int
 ) -> Outgoing:
     """The copy by which a message comes again at once."""
-    properties = seal(unsealed.properties, user, marks={DELIVERIES: deliveries}, back_to=source, route=route)
+    properties = seal(
+        unsealed.properties,
+        user,
+        marks={DELIVERIES: deliveries},
+        back_to=source,
+        route=route,
+        route_queue=unsealed.route_queue,
+    )
     return Outgoing("", source, properties, body)
 
 

@@ -105,9 +105,17 @@ class RabbitDelivery(Delivery):
 
     @property
     def remembered_route(self) -> tuple[str, str] | None:
-        """The route that a copy of ours carries, because it came to the queue by another one."""
-        exchange, key = self.unsealed.exchange, self.unsealed.routing_key
-        return None if exchange is None or key is None else (exchange, key)
+        """The route by which it came to a queue before this one, where a copy of ours carries it.
+
+        A copy that was put back into this very queue carries the route into it: for a dead-letter queue, that is the
+        dead-letter exchange, and not where the message came from.
+        """
+        unsealed = self.unsealed
+        if unsealed.exchange is None or unsealed.routing_key is None:
+            return None
+        if unsealed.route_queue == self.subscription.source.name:
+            return None
+        return unsealed.exchange, unsealed.routing_key
 
     @property
     def origin(self) -> Origin:

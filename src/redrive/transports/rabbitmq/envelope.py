@@ -23,6 +23,7 @@ _ORIGINAL: Final = "redrive-original-"
 _SOURCE: Final = _ORIGINAL + "source"
 _EXCHANGE: Final = _ORIGINAL + "exchange"
 _ROUTING_KEY: Final = _ORIGINAL + "routing-key"
+_ROUTE_QUEUE: Final = _ORIGINAL + "route-queue"  # the queue that this route led to, if it is not `_SOURCE`
 _EXPIRATION: Final = _ORIGINAL + "expiration"
 _USER_ID: Final = _ORIGINAL + "user-id"
 _MODE: Final = _ORIGINAL + "delivery-mode"
@@ -44,7 +45,8 @@ _PERSISTENT: Final = 2
 _TRACES: Final = frozenset(
     {
         *(DELIVERIES, NOT_BEFORE, *_COUNTS),
-        *(_SOURCE, _EXCHANGE, _ROUTING_KEY, _EXPIRATION, _USER_ID, _MODE, _ORDER, *_CARBON_COPIES.values()),
+        *(_SOURCE, _EXCHANGE, _ROUTING_KEY, _ROUTE_QUEUE, _EXPIRATION, _USER_ID, _MODE, _ORDER),
+        *_CARBON_COPIES.values(),
         *(_ORIGINAL + name for name in _DEATHS),
     }
 )
@@ -63,6 +65,7 @@ class Unsealed(NamedTuple):
     )
     not_before: int | None = None
     fields: dict[str, Any] | None = None  # of `properties`, where they had to be read
+    route_queue: str | None = None  # the queue that the remembered route led to; None: not known
 
     def route(self, exchange: str, routing_key: str) -> tuple[str, str]:
         """The route its producer used, if this is the one it was delivered with."""
@@ -79,13 +82,14 @@ def seal(
     marks: Mapping[str, object] | None = None,
     back_to: str | None = None,
     route: tuple[str, str] | None = None,
+    route_queue: str | None = None,
     waits: bool = False,
 ) -> bytes:
     """The raw properties for a copy that `user` publishes, with `marks` among the headers.
 
     `back_to` is the queue that the marks are meant for: in another one, where the message may end as a dead letter,
-    they count for nothing. `route` is the exchange and routing key to remember; `waits`: the copy will die in a delay
-    queue on its way.
+    they count for nothing. `route` is the exchange and routing key to remember, `route_queue` the queue to which it
+    led, if that is not `back_to`; `waits`: the copy will die in a delay queue on its way.
     """
     before = read_headers(properties)
     headers = {_CARBON_COPIES.get(name, name): value for name, value in before.items() if name not in _COUNTS}
@@ -97,6 +101,8 @@ def seal(
         headers[_SOURCE] = back_to
     if route is not None:
         headers[_EXCHANGE], headers[_ROUTING_KEY] = route
+        if route_queue not in (None, back_to):
+            headers[_ROUTE_QUEUE] = route_queue
     if (expiration := read_field(properties, "expiration")) is not None:
         headers[_EXPIRATION] = expiration
     drops = ["expiration"]
@@ -177,9 +183,11 @@ def _unseal(properties: bytes, headers: dict[str, object], source: str) -> Unsea
     # RabbitMQ 4 tells how often it was acquired as well: a sign of a queue that counts, but not of failures.
     counts = [headers.pop(name, None) for name in _COUNTS]
     deliveries, not_before = headers.pop(DELIVERIES, None), headers.pop(NOT_BEFORE, None)
-    if headers.pop(_SOURCE, source) != source:
+    sealed_for = headers.pop(_SOURCE, None)
+    if sealed_for not in (None, source):
         deliveries = not_before = None
     exchange, key = headers.pop(_EXCHANGE, None), headers.pop(_ROUTING_KEY, None)
+    route_queue = headers.pop(_ROUTE_QUEUE, sealed_for)
     changes: dict[str, object] = {}
     for field, name in (("expiration", _EXPIRATION), ("user_id", _USER_ID)):
         if isinstance(text := headers.pop(name, None), str):
@@ -203,6 +211,7 @@ def _unseal(properties: bytes, headers: dict[str, object], source: str) -> Unsea
         max(1, deliveries) if isinstance(deliveries, int) else 1,
         _whole(counts[0]) if counts != [None, None] else None,
         not_before if isinstance(not_before, int) else None,
+        route_queue=route_queue if isinstance(route_queue, str) else None,
     )
 
 

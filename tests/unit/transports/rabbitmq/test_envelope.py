@@ -129,6 +129,27 @@ def test_a_count_is_for_its_own_queue_alone() -> None:
     assert there.properties == elsewhere.properties == raw
 
 
+def test_seal_keeps_the_queue_of_a_remembered_route_when_another_queue_puts_the_message_back() -> None:
+    raw = encode_properties(BasicProperties(message_id="m"))
+    in_orders = seal(raw, "me", marks={DELIVERIES: 2}, back_to="orders", route=("shop", "new"))
+    found = unseal(in_orders, "orders.dlq")
+
+    in_dlq = seal(
+        found.properties,
+        "me",
+        marks={DELIVERIES: 2},
+        back_to="orders.dlq",
+        route=found.route("orders.dlx", "new"),
+        route_queue=found.route_queue,
+    )
+
+    again = unseal(in_dlq, "orders.dlq")
+    assert (again.route("", "orders.dlq"), again.route_queue) == (("shop", "new"), "orders")
+    assert (again.deliveries, again.properties) == (2, raw)
+    first_hop = seal(raw, "me", back_to="orders.dlq", route=("orders.dlx", "new"))
+    assert unseal(first_hop, "orders.dlq").route_queue == "orders.dlq"
+
+
 def test_a_quorum_queue_is_known_by_either_of_its_counts() -> None:
     def counted(**headers: object) -> int | None:
         table = {name.replace("_", "-"): value for name, value in headers.items()}
