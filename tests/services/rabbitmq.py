@@ -57,6 +57,11 @@ class RabbitMQ(Address):
             RabbitMQServer.generations[-1],
         )
 
+    @property
+    def is_newer_than_known(self) -> bool:
+        """Whether this is a later minor version than the newest that the tests know, such as 4.4."""
+        return self.version[:2] > tuple(map(int, RabbitMQServer.generations[0].split(".")))
+
     def api(self, method: str, path: str, body: object = None) -> Any:
         """What the management API answers to `method path`, for example `api("GET", "/overview")`."""
         address = urllib.parse.urlsplit(self.management_url)

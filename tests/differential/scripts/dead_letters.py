@@ -1,4 +1,4 @@
-"""What becomes of a message that is given up, and what does it say about that? (AMQP.md 1–18)
+"""What becomes of a message that is given up, and what does it say about that?
 
 The rule: a dead letter is waited for where it arrives; where none may arrive, the queue it died in has already
 answered that it is empty.
@@ -388,7 +388,7 @@ def a_queue_that_expires_dead_letters_nothing(scene: Scene) -> None:
     ch.count("work")
 
 
-# --- Cycles (AMQP.md 15, 16) --------------------------------------------------------------------------
+# --- Cycles ---------------------------------------------------------------------------------------------
 
 
 def a_message_that_expires_into_its_own_queue_is_dropped(scene: Scene) -> None:

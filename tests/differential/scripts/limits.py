@@ -1,4 +1,4 @@
-"""What does a queue do when it is full? (AMQP.md 20)
+"""What does a queue do when it is full?
 
 The rule: a publish is confirmed or refused before the script goes on, so that what is in the queue is certain.
 """

@@ -1,4 +1,4 @@
-"""What does a policy say, and what does it not? (AMQP.md 23; needs the management API)
+"""What does a policy say, and what does it not? (needs the management API)
 
 The rule: a policy takes effect a little later than it is set, so a script waits for its effect.
 """

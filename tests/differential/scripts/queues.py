@@ -1,4 +1,4 @@
-"""How is a queue declared, what is refused, and when does it go? (AMQP.md "Declare errors", B1, B2)
+"""How is a queue declared, what is refused, and when does it go?
 
 The rule: a refusal closes its channel, so every step that may be refused has a channel of its own.
 """

@@ -1,4 +1,4 @@
-"""What do quorum queues do differently? (AMQP.md 21)
+"""What do quorum queues do differently?
 
 The rule: only what a client of a single broker can see; the type counts deliveries and gives up.
 """

@@ -1,4 +1,4 @@
-"""Where does a message go? (B1, AMQP.md 24)
+"""Where does a message go?
 
 The rule: a script publishes, the confirm says that every queue has its copy, and then each queue is counted.
 """

@@ -1,4 +1,4 @@
-"""What does a transaction hold back, and when does it let go? (AMQP.md 22, B7)
+"""What does a transaction hold back, and when does it let go?
 
 The rule: what must not have happened yet is looked at through another channel.
 """

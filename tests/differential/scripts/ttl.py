@@ -1,4 +1,4 @@
-"""When does a message expire, and when a queue? (AMQP.md 19)
+"""When does a message expire, and when a queue?
 
 The rule: no time-to-live is longer than it has to be, and the broker's own clock says when it is over
 (`pass_time`). What must not expire has a minute.
