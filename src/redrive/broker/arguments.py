@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from redrive.amqp.errors import ReplyCode, SoftError
 from redrive.amqp.values import FieldTable, Timestamp
+from redrive.broker.delayed_retry import RETRY_TYPES, DelayedRetry
 from redrive.broker.erlang import erlang_string, erlang_term, octets, shown, type_name
 
 QueueType: TypeAlias = Literal["classic", "quorum"]
@@ -98,6 +99,10 @@ class QueueOptions:
     max_priority: int | None = None
     single_active_consumer: bool = False
     delivery_limit: int | None = None  # quorum only; -1: unlimited
+    consumer_timeout: int | None = None  # quorum only
+    delayed_retry_type: str | None = None  # quorum only, as these
+    delayed_retry_min: int | None = None
+    delayed_retry_max: int | None = None
     given: frozenset[str] = frozenset()
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
@@ -105,7 +110,15 @@ class QueueOptions:
     def at_least_once(self) -> bool:
         """Whether a message stays until its dead letter is confirmed: only where a quorum queue refuses overflow."""
         wanted = self.dead_letter_strategy == "at-least-once" and self.queue_type == "quorum"
-        return wanted and self.overflow == "reject-publish"
+        return wanted and self.overflow == "reject-publish" and self.dead_letter_exchange is not None
+
+    @property
+    def delayed_retry(self) -> DelayedRetry | None:
+        """How returns are delayed; None if a part is missing or makes no sense, as RabbitMQ has it."""
+        kind, low, high = self.delayed_retry_type, self.delayed_retry_min, self.delayed_retry_max
+        if self.queue_type != "quorum" or kind not in RETRY_TYPES or low is None or low <= 0:
+            return None
+        return DelayedRetry(kind, low, high if high is not None and high > 0 else low)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,10 +294,14 @@ def _options(kind: QueueType, seen: FieldTable, warnings: tuple[str, ...], place
         elif isinstance(value, int) and not isinstance(value, bool):
             values[name] = int(value)
     if kind == "quorum":
-        # The one argument that RabbitMQ does not check: what is no number counts as absent, below zero is unlimited.
-        limit = values.pop("delivery_limit", None)
-        if isinstance(limit, int) and not isinstance(limit, bool):
-            values["delivery_limit"] = max(limit, -1)
+        # Arguments that RabbitMQ does not check: what has the wrong type counts as absent.
+        for unchecked in ("delivery_limit", "delayed_retry_min", "delayed_retry_max"):
+            if unchecked in values and type(values[unchecked]) is not int:
+                del values[unchecked]
+        if not isinstance(values.get("delayed_retry_type", ""), str):
+            del values["delayed_retry_type"]
+        if "delivery_limit" in values:
+            values["delivery_limit"] = max(values["delivery_limit"], -1)  # below zero is unlimited
         if values.get("overflow") == "reject-publish-dlx":
             del values["overflow"]
             warnings += (f"a quorum queue has no overflow 'reject-publish-dlx'; {place} drops its head",)

@@ -285,7 +285,7 @@ class Channel:
             if not queue.is_deleted:
                 back.append((entry, queue))
         for entry, queue in reversed(back):  # to the front, so the last one goes first
-            queue.give_back(entry, now)
+            queue.give_back(entry, now, failed=counts)
         for queue in dict.fromkeys(queue for _, queue in back if queue.eager):
             queue.dispatch(now)
             queue.trim()

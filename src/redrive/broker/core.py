@@ -289,8 +289,9 @@ class Broker:
             _, _, queue = heapq.heappop(timers)
             if queue.is_deleted:
                 continue
-            queue.timer_at = 1 << 62
-            queue.expire(now)
+            queue.tick(now)
+            if queue.line:
+                self.mark(queue)
             self._expire_queue(queue, now)
         self.work(now)
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _DEEP: Final = 2000  # in a queue longer than this, bodies that are on disk leave memory
 _CLEAN: Final = "clean"  # a document that is there only between an orderly stop and the next start
+_DELAYED: Final = 0  # why an entry is held back
 _encode = msgspec.msgpack.encode
 _decode = msgspec.msgpack.decode
 
@@ -185,6 +186,11 @@ class JournalKeep(Keep):
         if entry.message.place:
             self.journal.delivered(queue.id, entry.number, entry.deliveries)
 
+    def delayed(self, queue: Queue, entry: Entry, until: int) -> None:
+        """After it came back: it is not delivered before this time."""
+        if entry.message.place:
+            self.journal.hold(queue.id, entry.number, _DELAYED, until)
+
     def position(self, message: Message) -> int:
         """Where the message stands: 0 if nobody has to wait for it."""
         return self.journal.position() if message.place else 0
@@ -260,9 +266,9 @@ class JournalKeep(Keep):
                     if queue.declared.max_priority:
                         self.body(entry.message)  # its header tells
                         entry.priority = read_priority(entry.message.properties)
-                    queue.restore(entry)
+                    queue.restore(entry, delayed_until=stored.held[1] if stored.held else 0)
                 queue.trim()
-                queue.expire(now)
+                queue.tick(now)
 
     def _restore_people(
         self, broker: "Broker", by_kind: dict[str, list[tuple[tuple[str, ...], bytes]]]

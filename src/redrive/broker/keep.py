@@ -62,6 +62,9 @@ class Keep:
     def returned(self, queue: Queue, entry: Entry) -> None:
         """It was delivered and came back."""
 
+    def delayed(self, queue: Queue, entry: Entry, until: int) -> None:
+        """After it came back: it is not delivered before this time."""
+
     def position(self, message: Message) -> int:  # noqa: ARG002  for those who keep
         """Where the message stands: 0 if nobody has to wait for it."""
         return 0

@@ -191,6 +191,10 @@ def _argument_wins(argument: Any, _policy: Any) -> Any:
     return argument
 
 
+def _policy_wins(_argument: Any, policy: Any) -> Any:
+    return policy
+
+
 def _limit(argument: int, policy: int) -> int:
     """Below zero is unlimited, so that the other one is the stricter."""
     return max(argument, policy) if min(argument, policy) < 0 else min(argument, policy)
@@ -206,6 +210,10 @@ _MERGES: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "max_length": min,
     "max_length_bytes": min,
     "delivery_limit": _limit,
+    "consumer_timeout": min,
+    "delayed_retry_type": _policy_wins,
+    "delayed_retry_min": min,
+    "delayed_retry_max": min,
 }
 
 
@@ -256,7 +264,17 @@ _SETTINGS: Final[Mapping[str, tuple[_Valid, str]]] = {
     ),
     "initial-cluster-size": (_at_least(0), "cluster size"),
     "target-group-size": (_at_least(1), "qq target count value"),
+    "delayed-retry-type": (
+        _among("all", "failed", "returned", "disabled"),
+        "delayed retry type. Must be one of: all, failed, returned, disabled",
+    ),
+    "delayed-retry-min": (_at_least(1), "delayed retry minimum delay. Must be a positive integer"),
+    "delayed-retry-max": (_at_least(1), "delayed retry maximum delay. Must be a positive integer"),
 }
+# RabbitMQ looks at these after all others.
+_CHECKED_LAST: Final = frozenset(
+    {"target-group-size", "delayed-retry-type", "delayed-retry-min", "delayed-retry-max"}
+)
 
 
 def _definition_problem(name: str, definition: Any) -> str | None:
@@ -264,14 +282,26 @@ def _definition_problem(name: str, definition: Any) -> str | None:
         return f"parse error while reading policy {name}: {_term(definition)}. Validator: policy_validator."
     if not definition:
         return "no policy provided"
-    for key in sorted(definition.keys() & _SETTINGS.keys()):
+    for key in sorted(definition.keys() & _SETTINGS.keys(), key=lambda key: (key in _CHECKED_LAST, key)):
         valid, what = _SETTINGS[key]
         if not valid(definition[key]):
             return f"{_term(definition[key])} is not a valid {what}"
+    if problem := _delay_problem(definition):
+        return problem
     unknown = [
         f"{{{_term(key)},{_term(definition[key])}}}" for key in sorted(definition.keys() - _SETTINGS.keys())
     ]
     return f"[{','.join(unknown)}] are not recognised policy settings" if unknown else None
+
+
+def _delay_problem(definition: Mapping[str, Any]) -> str | None:
+    """What is wrong with delays that are each valid, together."""
+    kind, low, high = (definition.get(f"delayed-retry-{part}") for part in ("type", "min", "max"))
+    if kind not in {None, "disabled"} and low is None:
+        return f"delayed-retry-min is required when delayed-retry-type is {kind}"
+    if low is not None and high is not None and high < low:
+        return f"delayed-retry-max ({high}) must not be smaller than delayed-retry-min ({low})"
+    return None
 
 
 def _apply_to_problem(apply_to: Any) -> str | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from redrive.broker.arguments import QueueOptions
 from redrive.broker.dead_letter import Reason
+from redrive.broker.delayed_retry import DelayedEntries, DelayedRetry
 from redrive.broker.line import Line, PriorityLine
 from redrive.broker.message import Entry, Message
 
@@ -40,8 +41,12 @@ class Ground(Protocol):
         """An entry was delivered and has come back."""
         ...
 
+    def delayed(self, queue: "Queue", entry: Entry, until: int) -> None:
+        """An entry has come back and is not delivered before this time."""
+        ...
+
     def wake(self, queue: "Queue", at: int) -> None:
-        """Call `expire` at this time."""
+        """Call `tick` at this time."""
         ...
 
 
@@ -56,6 +61,8 @@ class Queue:
         "bytes_ready",
         "consumers",
         "declared",
+        "delayed",
+        "delayed_retry",
         "durable",
         "eager",
         "exclusive_consumer",
@@ -107,7 +114,9 @@ class Queue:
         self.line: Line | PriorityLine = (
             PriorityLine(options.max_priority) if options.max_priority else Line()
         )
-        self.bytes_ready = 0
+        self.delayed = DelayedEntries()
+        self.delayed_retry: DelayedRetry | None = None
+        self.bytes_ready = 0  # of entries in the line and of delayed ones
         self.unacked = 0
         self.unacked_bytes = 0
         self.consumers: list[Consumer] = []  # by falling priority, then in order of coming
@@ -131,6 +140,7 @@ class Queue:
         limits = (options.max_length, options.max_length_bytes, options.message_ttl)
         self.eager = any(limit is not None for limit in limits)
         self.refuses = options.overflow != "drop-head"
+        self.delayed_retry = options.delayed_retry
         if self.line:
             self.trim()
             self.expire(now)
@@ -140,7 +150,7 @@ class Queue:
     def has_room_for(self, message: Message) -> bool:
         """False if a queue that `refuses` publishes would overflow (AMQP.md 20)."""
         options = self.options
-        if options.max_length is not None and len(self.line) >= options.max_length:
+        if options.max_length is not None and len(self.line) + self.held >= options.max_length:
             return False
         return options.max_length_bytes is None or self.bytes_ready + message.size <= options.max_length_bytes
 
@@ -172,11 +182,14 @@ class Queue:
         """Whether this message outlives the broker here: a persistent one does, and in a quorum queue any."""
         return self.keeps_all or (self.durable and message.persistent)
 
-    def restore(self, entry: Entry) -> None:
+    def restore(self, entry: Entry, delayed_until: int = 0) -> None:
         """Put back what a journal kept, in the order it was kept."""
         self._next_number = max(self._next_number, entry.number + 1)
-        self.line.append(entry)
         self.bytes_ready += entry.message.size
+        if delayed_until:
+            self.delay(entry, delayed_until)
+        else:
+            self.line.append(entry)
 
     def trim(self) -> None:
         """Drop from the head until the limits are kept (AMQP.md 20)."""
@@ -185,6 +198,7 @@ class Queue:
             return
         longest = options.max_length if options.max_length is not None else _NEVER
         largest = options.max_length_bytes if options.max_length_bytes is not None else _NEVER
+        longest -= self.held  # they count, and cannot be dropped
         while line and (len(line) > longest or self.bytes_ready > largest):
             entry = line.popleft()
             self.bytes_ready -= entry.message.size
@@ -202,9 +216,22 @@ class Queue:
                 self.bytes_ready -= entry.message.size
                 self.ground.bury(self, entry, Reason.EXPIRED)
         soonest = min((head.expires_at for head in line.heads() if head.expires_at), default=_NEVER)
-        if soonest < self.timer_at:
-            self.timer_at = soonest
-            self.ground.wake(self, soonest)
+        self._wake(soonest)
+
+    def _wake(self, at: int) -> None:
+        if at < self.timer_at:
+            self.timer_at = at
+            self.ground.wake(self, at)
+
+    def tick(self, now: int) -> None:
+        """Do what time has brought: delayed entries become ready, others expire."""
+        self.timer_at = _NEVER
+        if self.delayed:
+            for entry in self.delayed.take_ready(now):
+                self.line.give_back(entry)
+            if self.delayed.next_at is not None:
+                self._wake(self.delayed.next_at)
+        self.expire(now)
 
     # --- going out -----------------------------------------------------------------------------------------
 
@@ -274,15 +301,26 @@ class Queue:
 
     # --- coming back ---------------------------------------------------------------------------------------
 
-    def give_back(self, entry: Entry, now: int) -> None:
+    def give_back(self, entry: Entry, now: int, *, failed: bool) -> None:
         """An entry was not processed and is to be delivered again; the caller dispatches and trims."""
         entry.redelivered = True
         if self.keeps(entry.message):
             self.ground.returned(self, entry)
-        self.line.give_back(entry)
         self.bytes_ready += entry.message.size
+        if self.delayed_retry is not None:
+            delay = self.delayed_retry.delay(failed=failed, failures=entry.deliveries)
+            if delay is not None:
+                self.ground.delayed(self, entry, now + delay)
+                self.delay(entry, now + delay)
+                return
+        self.line.give_back(entry)
         if entry.expires_at:
             self.expire(now)
+
+    def delay(self, entry: Entry, until: int) -> None:
+        """Keep an entry out of the line until then."""
+        self.delayed.add(entry, until)
+        self._wake(until)
 
     # --- consumers -----------------------------------------------------------------------------------------
 
@@ -310,8 +348,8 @@ class Queue:
     # --- all at once ---------------------------------------------------------------------------------------
 
     def purge(self) -> int:
-        """Drop everything that is ready; nothing of it is dead-lettered (AMQP.md 13)."""
-        entries = self.line.take_all()
+        """Drop everything that is not delivered; nothing of it is dead-lettered."""
+        entries = self.line.take_all() + self.delayed.take_all()
         self.bytes_ready = 0
         for entry in entries:
             self.ground.forget(self, entry)
@@ -321,6 +359,11 @@ class Queue:
     def ready(self) -> int:
         """How many entries wait."""
         return len(self.line)
+
+    @property
+    def held(self) -> int:
+        """How many entries are in the queue, not delivered, and not ready either."""
+        return len(self.delayed)
 
 
 class QueueStats:

@@ -296,6 +296,10 @@ class VHost:
         """The entry was delivered and has come back."""
         self.broker.keep.returned(queue, entry)
 
+    def delayed(self, queue: Queue, entry: Entry, until: int) -> None:
+        """The entry has come back and is delivered again from that time on."""
+        self.broker.keep.delayed(queue, entry, until)
+
     def wake(self, queue: Queue, at: int) -> None:
         """Look after this queue at that time."""
         self.broker.wake(queue, at)

@@ -188,7 +188,9 @@ class TestAQuorumQueue:
 
     @pytest.mark.parametrize(("overflow", "kept"), [("reject-publish", True), ("drop-head", False)])
     def test_keeps_dead_letters_at_least_once_only_if_it_refuses(self, overflow: str, kept: bool) -> None:
-        options = parse(quorum(dead_letter_strategy="at-least-once", overflow=overflow))
+        options = parse(
+            quorum(dead_letter_exchange="", dead_letter_strategy="at-least-once", overflow=overflow)
+        )
 
         assert options.at_least_once is kept
 

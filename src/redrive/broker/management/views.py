@@ -77,6 +77,8 @@ def queue_view(ask: Ask, vhost: VHost, queue: Queue) -> Json:
         "memory": _QUEUE_BYTES + counts["messages"] * _ENTRY_BYTES + queue.bytes_ready + queue.unacked_bytes,
         **ask.desk.rates.look(("queue depth", queue.id), counts, ask.now),
     }
+    if queue.declared.queue_type == "quorum":
+        view |= _held_back(queue)
     if not queue.consumers:
         view["idle_since"] = stamp(queue.idle_since)
     counters = queue_counters(queue.stats)
@@ -98,10 +100,21 @@ def queue_details(ask: Ask, vhost: VHost, queue: Queue) -> Json:
 def depth(queue: Queue) -> dict[str, int]:
     """How many messages there are."""
     return {
-        "messages": queue.ready + queue.unacked,
+        "messages": queue.ready + queue.unacked + queue.held,
         "messages_ready": queue.ready,
         "messages_unacknowledged": queue.unacked,
     }
+
+
+def _held_back(queue: Queue) -> Json:
+    """What a quorum queue has that cannot be delivered now, and why."""
+    view: Json = {
+        "delayed_retry": str(queue.delayed_retry or "disabled"),
+        "messages_delayed": len(queue.delayed),
+    }
+    if queue.delayed:
+        view |= {"next_delayed_at": queue.delayed.next_at, "last_delayed_at": queue.delayed.last_at}
+    return view
 
 
 def _capacity(queue: Queue) -> float:
