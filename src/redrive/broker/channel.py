@@ -8,7 +8,7 @@ session answers it and the channel is closed by `close`, which gives back what w
 from collections import deque
 from collections.abc import Callable
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from redrive.amqp import methods as m
 from redrive.amqp.codec import encode
@@ -28,24 +28,28 @@ if TYPE_CHECKING:
 
 Unacked = tuple[Entry, Queue, Consumer | None]
 
+# How a delivery ends. Back into the queue: `requeue` (basic.nack, basic.recover) or `fail` (basic.reject, channel or
+# connection lost). Dead-lettered: `discard` (basic.nack) or `reject` (basic.reject). `fail` and `reject` are failures,
+# which is what the delivery limit of a quorum queue counts; the others are not.
+Verdict = Literal["ack", "requeue", "fail", "discard", "reject"]
 
-def _ack(payload: bytes) -> tuple[int, bool, str]:
+
+def _ack(payload: bytes) -> tuple[int, bool, Verdict]:
     return *parse_ack(payload), "ack"
 
 
-def _nack(payload: bytes) -> tuple[int, bool, str]:
+def _nack(payload: bytes) -> tuple[int, bool, Verdict]:
     tag, multiple, requeue = parse_nack(payload)
-    return tag, multiple, "requeue" if requeue else "reject"
+    return tag, multiple, "requeue" if requeue else "discard"
 
 
-def _reject(payload: bytes) -> tuple[int, bool, str]:
+def _reject(payload: bytes) -> tuple[int, bool, Verdict]:
     tag, requeue = parse_reject(payload)
-    return tag, False, "return" if requeue else "reject"
+    return tag, False, "fail" if requeue else "reject"
 
 
-# The first octets of the methods that settle → (tag, multiple, verdict). A requeue by nack does not count against a
-# delivery limit, a requeue by reject does (AMQP.md 21).
-SETTLING: Final[dict[bytes, Callable[[bytes], tuple[int, bool, str]]]] = {
+# The first octets of the methods that settle → (tag, multiple, verdict).
+SETTLING: Final[dict[bytes, Callable[[bytes], tuple[int, bool, Verdict]]]] = {
     b"\x00\x3c\x00\x50": _ack,
     b"\x00\x3c\x00\x78": _nack,
     b"\x00\x3c\x00\x5a": _reject,
@@ -92,7 +96,14 @@ class Channel:
         if facts.plain and route.fixed:
             queues = route.queues
             message = Message(
-                route.exchange, route.keys, route.route, facts.header, body, facts.persistent, len(body)
+                route.exchange,
+                route.keys,
+                route.route,
+                facts.header,
+                body,
+                facts.persistent,
+                len(body),
+                facts.meta,
             )
         else:
             queues, message = self._route_slowly(route, facts, body)
@@ -118,7 +129,8 @@ class Channel:
             header = header[:PROPERTIES_AT] + replace_fields(raw, reply_to=name)
         queues = session.vhost.targets(route.exchange, keys, lambda: read_headers(raw))
         # A route that is told to consumers and dead letters names CC keys, never BCC ones (AMQP.md 5, 10).
-        return queues, Message(route.exchange, keys, route.route, header, body, facts.persistent, len(body))
+        persistent, meta = facts.persistent, facts.meta
+        return queues, Message(route.exchange, keys, route.route, header, body, persistent, len(body), meta)
 
     def enqueue(self, queues: list[Queue], message: Message, facts: HeaderFacts, *, mandatory: bool) -> bool:
         """Put a message into its queues; False if one of them refused it."""
@@ -181,6 +193,17 @@ class Channel:
 
     # --- settling ------------------------------------------------------------------------------------------
 
+    def add_unacked(self, entry: Entry, queue: Queue) -> int:
+        """Note an entry that was fetched without a consumer as unsettled; its delivery tag."""
+        tag = self.next_tag
+        self.next_tag = tag + 1
+        self.unacked[tag] = (entry, queue, None)
+        queue.unacked += 1
+        queue.unacked_bytes += queue.size_of(entry.message)
+        if queue.is_quorum and entry.message.place:
+            queue.ground.delivered(queue, entry)
+        return tag
+
     def ack_run(self, run: bytes) -> None:
         """Acknowledgements in a row, each of one delivery."""
         unacked = self.unacked
@@ -195,11 +218,12 @@ class Channel:
                 raise SoftError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
             entry, queue, consumer = found
             queue.unacked -= 1
-            queue.unacked_bytes -= entry.message.size
+            message = entry.message
+            queue.unacked_bytes -= message.size + message.meta if queue.is_quorum else message.size
             queue.stats.acked += 1
             if consumer is not None:
                 consumer.unacked -= 1
-            if entry.message.place:
+            if message.place:
                 queue.ground.forget(queue, entry)
             if not queue.is_dirty and queue.line:
                 mark(queue)
@@ -216,8 +240,8 @@ class Channel:
         else:
             raise SoftError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
 
-    def settle(self, tag: int, *, multiple: bool, verdict: str) -> None:
-        """Acknowledge, reject or give back one delivery, or all up to it. `verdict`: ack, reject, requeue, return."""
+    def settle(self, tag: int, *, multiple: bool, verdict: Verdict) -> None:
+        """End one delivery, or all up to it."""
         tags = self._tags(tag, multiple=multiple)
         transaction = self.transaction
         if transaction is not None:
@@ -241,52 +265,43 @@ class Channel:
             self.unacked = dict(sorted((self.unacked | transaction.held).items()))
         return transaction
 
-    def settle_all(self, tags: list[int], verdict: str) -> None:
-        """Carry out a verdict on deliveries, in the order of their tags (AMQP.md 18)."""
+    def settle_all(self, tags: list[int], verdict: Verdict) -> None:
+        """Carry out a verdict on deliveries, in the order of their tags."""
         taken = [self._take(tag) for tag in tags]
         if verdict == "ack":
             for entry, queue in taken:
                 queue.stats.acked += 1
                 queue.ground.forget(queue, entry)
-        elif verdict == "reject":
+        elif verdict in {"discard", "reject"}:
             for entry, queue in taken:
+                entry.failures += verdict == "reject"
                 queue.ground.bury(queue, entry, Reason.REJECTED)
         else:
-            self._give_back(taken, counts=verdict == "return")
+            self._give_back(taken, failed=verdict == "fail")
         if self.prefetch:
             self._mark_all()
 
     def _take(self, tag: int) -> tuple[Entry, Queue]:
-        """The entry of a delivery, which nobody has any more."""
+        """The entry of a delivery that ends."""
         entry, queue, consumer = self.unacked.pop(tag)
         queue.unacked -= 1
-        queue.unacked_bytes -= entry.message.size
+        queue.unacked_bytes -= queue.size_of(entry.message)
         if consumer is not None:
             consumer.unacked -= 1
         if not queue.is_dirty:
             self.session.broker.mark(queue)
         return entry, queue
 
-    def _give_back(self, taken: list[tuple[Entry, Queue]], *, counts: bool) -> None:
-        """Back to their queues; a quorum queue counts, and gives up at its limit (AMQP.md 21)."""
+    def _give_back(self, taken: list[tuple[Entry, Queue]], *, failed: bool) -> None:
+        """Back to their queues: to a quorum queue in the order of their return, to a classic one at their place."""
         now = self.session.now
-        back: list[tuple[Entry, Queue]] = []
         for entry, queue in taken:
-            options = queue.options
-            if options.queue_type == "quorum":
-                entry.deliveries += counts
-                if (
-                    counts
-                    and options.delivery_limit is not None
-                    and 0 <= options.delivery_limit < entry.deliveries
-                ):
-                    queue.ground.bury(queue, entry, Reason.DELIVERY_LIMIT)
-                    continue
-            if not queue.is_deleted:
-                back.append((entry, queue))
-        for entry, queue in reversed(back):  # to the front, so the last one goes first
-            queue.give_back(entry, now, failed=counts)
-        for queue in dict.fromkeys(queue for _, queue in back if queue.eager):
+            if queue.is_quorum:
+                queue.give_back(entry, now, failed=failed)
+        for entry, queue in reversed(taken):  # most go to the front: the last one first
+            if not queue.is_quorum:
+                queue.give_back(entry, now, failed=failed)
+        for queue in dict.fromkeys(queue for _, queue in taken if queue.eager and not queue.is_deleted):
             queue.dispatch(now)
             queue.trim()
 
@@ -319,7 +334,7 @@ class Channel:
         for consumer in consumers:
             self.drop_consumer(consumer)
         self.end_transaction()
-        self.settle_all(list(self.unacked), "return")
+        self.settle_all(list(self.unacked), "fail")
         for consumer in consumers:
             session.vhost.consumer_left(consumer.queue)
         session.broker.confirming.discard(self)
@@ -335,5 +350,5 @@ class Transaction:
 
     def __init__(self) -> None:
         self.publishes: list[tuple[list[Queue], Message, HeaderFacts, bool]] = []
-        self.settles: list[tuple[list[int], str]] = []
+        self.settles: list[tuple[list[int], Verdict]] = []
         self.held: dict[int, Unacked] = {}  # by delivery tag

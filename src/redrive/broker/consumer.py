@@ -1,9 +1,10 @@
 """Who takes messages from a queue, and how much at a time?"""
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from redrive.amqp.hot import DeliverWriter
-from redrive.amqp.properties import read_headers, replace_fields
+from redrive.broker.header_table import long_field, with_headers
 from redrive.broker.message import Entry
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Consumer:
         body = message.body
         if body is None:
             body = channel.session.broker.body_of(message)
-        header = message.header if not entry.deliveries else header_of(entry)
+        header = message.header if not entry.redelivered else header_of(queue, entry)
         channel.session.write(self._writer.frames(tag, entry.redelivered, message.route, header, body))
         stats = queue.stats
         stats.delivered += 1
@@ -76,15 +77,27 @@ class Consumer:
         else:
             self.unacked += 1
             queue.unacked += 1
-            queue.unacked_bytes += message.size
+            if queue.is_quorum:
+                queue.unacked_bytes += message.size + message.meta
+                if message.place:
+                    queue.ground.delivered(queue, entry)
+            else:
+                queue.unacked_bytes += message.size
             channel.unacked[tag] = (entry, queue, self)
 
 
-def header_of(entry: Entry) -> bytes:
-    """The content header, with x-delivery-count where a quorum queue has counted (AMQP.md 21)."""
-    message = entry.message
-    if not entry.deliveries:
-        return message.header
-    headers = dict(read_headers(message.properties))
-    headers["x-delivery-count"] = entry.deliveries
-    return message.header[:12] + replace_fields(message.properties, headers=headers)
+def header_of(queue: "Queue", entry: Entry) -> bytes:
+    """The content header of a delivery; a quorum queue adds how often the message was delivered and failed."""
+    header = entry.message.header
+    if not entry.redelivered or not queue.is_quorum:
+        return header
+    # Before the first return here, failures in other queues stand for both counts.
+    return _with_counts(header, entry.acquired or entry.failures, entry.failures)
+
+
+@lru_cache(maxsize=256)
+def _with_counts(header: bytes, acquired: int, failures: int) -> bytes:
+    counts = {b"x-acquired-count": long_field(b"x-acquired-count", acquired)}
+    if failures:
+        counts[b"x-delivery-count"] = long_field(b"x-delivery-count", failures)
+    return with_headers(header, counts)

@@ -27,17 +27,13 @@ from redrive.amqp.properties import (
     replace_fields,
 )
 from redrive.amqp.table import decode_bare_table, encode_bare_table
+from redrive.broker.header_table import headers_of, with_headers
 from redrive.broker.message import PROPERTIES_AT, Message
 
 _U32 = struct.Struct(">I")
 _I64 = struct.Struct(">q")
 _U64 = struct.Struct(">Q")
-_CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS = 0x80, 0x40, 0x20  # in the first octet of the property flags
 _COUNT_MAX: Final = 2**63 - 1
-
-# How many octets a header value takes behind its type code; the four others begin with their length.
-_WIDTHS: Final = dict(zip(b"tbBsuIifDlLdTV", (1, 1, 1, 2, 2, 4, 4, 4, 5, 8, 8, 8, 8, 0), strict=True))
-_SIZED: Final = frozenset(b"SAFx")
 
 
 class Reason(StrEnum):
@@ -90,7 +86,9 @@ def dead_letter_of(
     header, deaths = _record(message.header, known, message.exchange, message.keys, queue, reason, seconds)
     keys = message.keys if routing_key is None else (routing_key,)  # AMQP.md 10
     route = _route(exchange, keys[0])  # AMQP.md 9
-    return DeadLetter(exchange, keys, route, header, body, message.persistent, message.size, 0, deaths)
+    return DeadLetter(
+        exchange, keys, route, header, body, message.persistent, message.size, message.meta, 0, deaths
+    )
 
 
 def is_cycle(deaths: Iterable[Death], reason: Reason, target: str) -> bool:
@@ -131,19 +129,14 @@ def _record(
             check_properties(raw)
     except AmqpError:
         raw, before = NO_PROPERTIES, b""  # nobody could have read them; the body must not be lost with them
-    start, end = _headers_span(raw)
-    fields = _fields(raw[start + 4 : end])
-    shown = keys if len(keys) == 1 else _shown(keys, fields.get(b"CC"))
+    shown = keys if len(keys) == 1 else _shown(keys, headers_of(raw).get(b"CC"))
     after = _after(exchange, shown, queue, reason, seconds)
     deaths = _with_death(known, Death(queue, reason.value, 1, before, after))
-    fields[b"x-death"] = _x_death(deaths)
-    fields.update(_marks(b"last", exchange, queue, reason))  # AMQP.md 8
+    fields = {b"x-death": _x_death(deaths)}
+    fields.update(_marks(b"last", exchange, queue, reason))
     if not known:
         fields.update(_marks(b"first", exchange, queue, reason))
-    table = b"".join([fields[name] for name in sorted(fields)])  # AMQP.md 12
-    flags = bytes((raw[0] | _HEADERS, raw[1]))
-    parts = (header[:PROPERTIES_AT], flags, raw[2:start], _U32.pack(len(table)), table, raw[end:])
-    return b"".join(parts), deaths
+    return with_headers(header[:PROPERTIES_AT] + raw, fields), deaths
 
 
 def _with_death(known: Deaths, new: Death) -> Deaths:
@@ -210,40 +203,12 @@ def _shown(keys: tuple[str, ...], cc: bytes | None) -> tuple[str, ...]:
     return tuple(shown)
 
 
-def _headers_span(raw: bytes) -> tuple[int, int]:
-    """Where the headers, or the place for them, begin and end in properties that are known to be sound."""
-    start = 2
-    for flag in (_CONTENT_TYPE, _CONTENT_ENCODING):
-        if raw[0] & flag:
-            start += 1 + raw[start]
-    return start, start + 4 + _U32.unpack_from(raw, start)[0] if raw[0] & _HEADERS else start
-
-
-def _fields(table: bytes) -> dict[bytes, bytes]:
-    """The fields of a table by name, each as it stands there, up to the first one that makes no sense."""
-    fields: dict[bytes, bytes] = {}
-    pos, end = 0, len(table)
-    while pos < end:
-        start = pos
-        kind = start + 1 + table[start]
-        if kind + 5 <= end and table[kind] in _SIZED:
-            pos = kind + 5 + _U32.unpack_from(table, kind + 1)[0]
-        elif kind < end and table[kind] in _WIDTHS:
-            pos = kind + 1 + _WIDTHS[table[kind]]
-        else:
-            break
-        if pos <= end:
-            fields[table[start + 1 : kind]] = table[start:pos]
-    return fields
-
-
 def _read_deaths(header: bytes) -> Iterator[Death]:
     """The deaths in a content header that this broker has written; a damaged one has none."""
     raw = header[PROPERTIES_AT:]
     try:
         check_properties(raw)
-        start, end = _headers_span(raw)
-        entries = decode_bare_table(_fields(raw[start + 4 : end]).get(b"x-death", b"")).get("x-death")
+        entries = decode_bare_table(headers_of(raw).get(b"x-death", b"")).get("x-death")
     except AmqpError:
         return
     for entry in entries if isinstance(entries, list) else ():

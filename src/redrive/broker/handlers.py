@@ -274,7 +274,7 @@ def basic_consume(channel: Channel, method: m.BasicConsume) -> None:
     if queue.options.queue_type == "quorum" and channel.prefetch:
         raise HardError(ReplyCode.NOT_IMPLEMENTED, f"{where} does not support global qos")
     alone = method.exclusive and (queue.consumers or queue.options.single_active_consumer)
-    if queue.exclusive_consumer or alone:
+    if (queue.exclusive_consumer or alone) and not queue.is_quorum:  # quorum queues do not enforce it
         raise SoftError(ReplyCode.ACCESS_REFUSED, f"{where} in exclusive use")
     consumer = Consumer(
         channel,
@@ -327,19 +327,17 @@ def basic_get(channel: Channel, method: m.BasicGet) -> None:
         return
     queue.stats.got += 1
     queue.stats.redelivered += entry.redelivered
-    tag, message = channel.next_tag, entry.message
-    channel.next_tag += 1
+    message = entry.message
     session.broker.load(message)
-    exchange, key = message.exchange, message.keys[0]
-    header = header_of(entry)
-    channel.send_content(m.BasicGetOk(tag, entry.redelivered, exchange, key, queue.ready), message, header)
     if method.no_ack:
+        tag = channel.next_tag
+        channel.next_tag += 1
         queue.stats.got_no_ack += 1
         queue.ground.forget(queue, entry)
-        return
-    queue.unacked += 1
-    queue.unacked_bytes += message.size
-    channel.unacked[tag] = (entry, queue, None)
+    else:
+        tag = channel.add_unacked(entry, queue)
+    exchange, key, header = message.exchange, message.keys[0], header_of(queue, entry)
+    channel.send_content(m.BasicGetOk(tag, entry.redelivered, exchange, key, queue.ready), message, header)
 
 
 def basic_recover(channel: Channel, method: m.BasicRecover | m.BasicRecoverAsync) -> None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from redrive.amqp.hot import publish_payload, route_of
-from redrive.amqp.properties import read_priority
 from redrive.amqp.table import decode_table, encode_table
 from redrive.broker.arguments import Declared
 from redrive.broker.dead_letter import DeadLetter
@@ -21,7 +20,7 @@ from redrive.broker.exchanges import Exchange
 from redrive.broker.journal import Journal
 from redrive.broker.journal_recovery import Recovered, RecoveredEntry
 from redrive.broker.keep import Keep
-from redrive.broker.message import Entry, Message
+from redrive.broker.message import Entry, Message, priority_of
 from redrive.broker.policies import Policy
 from redrive.broker.queue import Queue
 
@@ -184,7 +183,7 @@ class JournalKeep(Keep):
     def returned(self, queue: Queue, entry: Entry) -> None:
         """It was delivered and came back."""
         if entry.message.place:
-            self.journal.delivered(queue.id, entry.number, entry.deliveries)
+            self.journal.delivered(queue.id, entry.number, entry.failures)
 
     def delayed(self, queue: Queue, entry: Entry, until: int) -> None:
         """After it came back: it is not delivered before this time."""
@@ -263,9 +262,9 @@ class JournalKeep(Keep):
                 for stored in entries:
                     entry = _entry_of(stored, clean=clean)
                     self._paged += stored.size
-                    if queue.declared.max_priority:
+                    if queue.declared.max_priority or queue.is_quorum:
                         self.body(entry.message)  # its header tells
-                        entry.priority = read_priority(entry.message.properties)
+                        entry.priority = priority_of(entry.message.properties)
                     queue.restore(entry, delayed_until=stored.held[1] if stored.held else 0)
                 queue.trim()
                 queue.tick(now)
@@ -293,10 +292,11 @@ class JournalKeep(Keep):
 
 def _entry_of(stored: RecoveredEntry, *, clean: bool) -> Entry:
     kind = DeadLetter if stored.place & 1 else Message
-    message = kind("", ("",), b"", b"", None, True, stored.size, stored.place)
+    message = kind("", ("",), b"", b"", None, True, stored.size, 0, stored.place)
     entry = Entry(stored.number, message)
     entry.expires_at = stored.expires_at
-    entry.deliveries = stored.deliveries
+    entry.failures = max(stored.deliveries, not clean)
+    entry.acquired = max(stored.deliveries, stored.redelivered or not clean)
     entry.redelivered = stored.redelivered or not clean
     return entry
 

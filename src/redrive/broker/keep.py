@@ -59,6 +59,9 @@ class Keep:
     def settled(self, queue: Queue, entry: Entry) -> None:
         """It went."""
 
+    def delivered(self, queue: Queue, entry: Entry) -> None:
+        """A message of a quorum queue was delivered and waits for its acknowledgement."""
+
     def returned(self, queue: Queue, entry: Entry) -> None:
         """It was delivered and came back."""
 

@@ -1,14 +1,20 @@
-"""In which order do messages leave a queue?
+"""The order in which messages leave a queue.
 
-`Line` is first in, first out, where an entry that was given back goes to where it was. `PriorityLine` is one line
-per priority, the highest first. Neither knows consumers, limits or time.
+`Line` is a classic queue's: first in, first out, where a returned entry goes back to its old place. `PriorityLine` is
+that of a classic queue with `x-max-priority`: one line per priority, the highest first. `QuorumLine` is a quorum
+queue's: returned entries first, in the order of their return, then 32 priorities. None of them knows consumers, limits
+or time.
 """
 
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
+from typing import Final
 
 from redrive.broker.message import Entry
+
+_QUORUM_HIGHEST: Final = 31
+_QUORUM_DEFAULT: Final = 4  # of a message without a priority
 
 
 class Line(deque[Entry]):
@@ -63,7 +69,7 @@ class PriorityLine:
             yield from line
 
     def _line_of(self, entry: Entry) -> Line:
-        priority = min(entry.priority, self._highest)
+        priority = max(0, min(entry.priority, self._highest))
         line = self._lines.get(priority)
         if line is None:
             line = self._lines[priority] = Line()
@@ -89,8 +95,8 @@ class PriorityLine:
         raise IndexError("the line is empty")
 
     def heads(self) -> tuple[Entry, ...]:
-        """The entries that could expire next: the first one of each priority."""
-        return tuple(head for line in self._lines.values() for head in line.heads())
+        """The entry that could expire next: only the first of all, as in RabbitMQ."""
+        return next((line.heads() for line in self._lines.values() if line), ())
 
     def remove_head(self, entry: Entry) -> None:
         """Take out one of `heads`."""
@@ -101,5 +107,80 @@ class PriorityLine:
         """Take everything out."""
         everything = list(self)
         self._lines.clear()
+        self._size = 0
+        return everything
+
+
+class QuorumLine:
+    """Returned entries in the order of their return, then one line per priority, the highest first."""
+
+    __slots__ = ("_default", "_levels", "_returned", "_size")
+
+    def __init__(self) -> None:
+        self._returned: deque[Entry] = deque()
+        self._default: deque[Entry] = deque()
+        self._levels = {_QUORUM_DEFAULT: self._default}  # in falling order of priority; only those ever used
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Entry]:
+        """All entries, first to leave first."""
+        yield from self._returned
+        for level in self._levels.values():
+            yield from level
+
+    def append(self, entry: Entry) -> None:
+        """Put an entry at the end of its priority."""
+        if entry.priority < 0:
+            self._default.append(entry)
+        else:
+            self._level(entry.priority).append(entry)
+        self._size += 1
+
+    def _level(self, priority: int) -> deque[Entry]:
+        priority = min(priority, _QUORUM_HIGHEST)
+        level = self._levels.get(priority)
+        if level is None:
+            level = self._levels[priority] = deque()
+            self._levels = dict(sorted(self._levels.items(), reverse=True))
+        return level
+
+    def give_back(self, entry: Entry) -> None:
+        """Put a returned entry behind those that were returned before it."""
+        self._returned.append(entry)
+        self._size += 1
+
+    def popleft(self) -> Entry:
+        """Take out the entry that is to leave next."""
+        if self._returned:
+            self._size -= 1
+            return self._returned.popleft()
+        for level in self._levels.values():
+            if level:
+                self._size -= 1
+                return level.popleft()
+        raise IndexError("the line is empty")
+
+    def heads(self) -> tuple[Entry, ...]:
+        """The entries that could expire next: the first returned one and the first one of each priority."""
+        return tuple(level[0] for level in (self._returned, *self._levels.values()) if level)
+
+    def remove_head(self, entry: Entry) -> None:
+        """Take out one of `heads`."""
+        for level in (self._returned, *self._levels.values()):
+            if level and level[0] is entry:
+                level.popleft()
+                self._size -= 1
+                return
+        raise ValueError("the entry is not at the head of the line")
+
+    def take_all(self) -> list[Entry]:
+        """Take everything out."""
+        everything = list(self)
+        self._returned.clear()
+        for level in self._levels.values():
+            level.clear()
         self._size = 0
         return everything

@@ -11,7 +11,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from redrive.amqp.properties import read_field
+
 PROPERTIES_AT: Final = 12  # class id, weight and body size stand before them in a content header
+NO_PRIORITY: Final = -1  # the publisher set none
 
 
 class Message(Struct, gc=False, eq=False):
@@ -24,6 +27,7 @@ class Message(Struct, gc=False, eq=False):
     body: bytes | None  # None: it is on disk only, at `place`
     persistent: bool
     size: int = 0  # of the body
+    meta: int = 0  # of the properties as they were published: quorum queues count them against byte limits
     place: int = 0  # the journal's number for it; 0: not journalled
 
     @property
@@ -37,10 +41,17 @@ class Entry(Struct, gc=False, eq=False):
 
     number: int  # grows along the queue; a requeued entry goes back to where it belongs
     message: Message
-    priority: int = 0
+    priority: int = NO_PRIORITY
     expires_at: int = 0  # milliseconds of the broker's clock; 0: never
     redelivered: bool = False
-    deliveries: int = 0  # failed ones: what x-delivery-count tells
+    acquired: int = 0  # deliveries that ended without an acknowledgement: x-acquired-count of a quorum queue
+    failures: int = 0  # those that failed, also in queues that dead-lettered it before: x-delivery-count
 
     def __lt__(self, other: "Entry") -> bool:
         return self.number < other.number
+
+
+def priority_of(raw: bytes) -> int:
+    """The priority in encoded properties; `NO_PRIORITY` if the publisher set none."""
+    priority = read_field(raw, "priority")
+    return priority if isinstance(priority, int) else NO_PRIORITY

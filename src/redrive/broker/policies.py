@@ -178,6 +178,9 @@ def merge(options: QueueOptions, definition: Mapping[str, Any], features: Featur
             continue  # a quorum queue does not know it and keeps what it has
         if name == "delivery_limit" and options.queue_type != "quorum":
             continue
+        if name == "overflow" and options.queue_type == "quorum":
+            changes[name] = value  # of a classic queue the argument wins
+            continue
         changes[name] = _MERGES[name](ours[name], value) if name in ours else value
     return replace(options, **changes)
 

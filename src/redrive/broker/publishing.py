@@ -16,11 +16,10 @@ from redrive.amqp.properties import (
     read_expiration,
     read_field,
     read_headers,
-    read_priority,
-    replace_fields,
 )
 from redrive.broker.arguments import check_user_id, parse_expiration, routing_headers
-from redrive.broker.message import PROPERTIES_AT
+from redrive.broker.header_table import sort_headers, without_header
+from redrive.broker.message import PROPERTIES_AT, priority_of
 from redrive.broker.vhost import REPLY_TO
 
 if TYPE_CHECKING:
@@ -65,6 +64,7 @@ class HeaderFacts:
         "carbon_keys",
         "expiration",
         "header",
+        "meta",
         "persistent",
         "plain",
         "priority",
@@ -74,9 +74,14 @@ class HeaderFacts:
     def __init__(self, session: "Session", header: bytes) -> None:
         raw = header[PROPERTIES_AT:]
         check_properties(raw)
+        ordered = sort_headers(raw)
+        if ordered is not raw:
+            raw = ordered
+            header = header[:PROPERTIES_AT] + raw
         self.header = header
+        self.meta = len(raw)
         self.persistent = is_persistent(raw)
-        self.priority = read_priority(raw)
+        self.priority = priority_of(raw)
         written = read_expiration(raw)
         life = None if written is None else parse_expiration(written)
         self.expiration = life if session.broker.features.ttl else None
@@ -88,8 +93,8 @@ class HeaderFacts:
         if b"CC" in raw:
             headers = read_headers(raw)
             self.carbon_keys, self.blind_keys = routing_headers(headers)
-            if "BCC" in headers:  # AMQP.md 11: it is for the broker alone
-                del headers["BCC"]
-                self.header = header[:PROPERTIES_AT] + replace_fields(raw, headers=headers)
+            if "BCC" in headers:  # consumers never see the keys of blind copies
+                raw = without_header(raw, b"BCC")
+                self.header = header[:PROPERTIES_AT] + raw
         self.reply_to = REPLY_TO.encode() in raw and read_field(raw, "reply_to") == REPLY_TO
         self.plain = not (self.carbon_keys or self.blind_keys or self.reply_to)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from redrive.broker.arguments import QueueOptions
 from redrive.broker.dead_letter import Reason
 from redrive.broker.delayed_retry import DelayedEntries, DelayedRetry
-from redrive.broker.line import Line, PriorityLine
+from redrive.broker.line import Line, PriorityLine, QuorumLine
 from redrive.broker.message import Entry, Message
 
 if TYPE_CHECKING:
@@ -35,6 +35,10 @@ class Ground(Protocol):
 
     def remember(self, queue: "Queue", entry: Entry) -> None:
         """An entry of a durable queue has come in; keep it if it is persistent."""
+        ...
+
+    def delivered(self, queue: "Queue", entry: Entry) -> None:
+        """An entry of a durable quorum queue was delivered and waits for its acknowledgement."""
         ...
 
     def returned(self, queue: "Queue", entry: Entry) -> None:
@@ -66,12 +70,14 @@ class Queue:
         "durable",
         "eager",
         "exclusive_consumer",
+        "expires_messages",
         "ground",
         "had_consumers",
         "id",
         "idle_since",
         "is_deleted",
         "is_dirty",
+        "is_quorum",
         "keeps_all",
         "line",
         "name",
@@ -106,14 +112,16 @@ class Queue:
         self.arguments = arguments
         self.policy: str | None = None
         self.durable = durable
-        self.keeps_all = (
-            durable and options.queue_type == "quorum"
-        )  # RabbitMQ writes each of its messages down
+        self.is_quorum = options.queue_type == "quorum"
+        self.keeps_all = durable and self.is_quorum  # RabbitMQ stores every message of a quorum queue
         self.auto_delete = auto_delete
         self.owner = owner  # the session of an exclusive queue
-        self.line: Line | PriorityLine = (
-            PriorityLine(options.max_priority) if options.max_priority else Line()
-        )
+        self.line: Line | PriorityLine | QuorumLine
+        if self.is_quorum:
+            self.line = QuorumLine()
+        else:
+            self.line = PriorityLine(options.max_priority) if options.max_priority else Line()
+        self.expires_messages = False  # whether a message with a time to live ever came in
         self.delayed = DelayedEntries()
         self.delayed_retry: DelayedRetry | None = None
         self.bytes_ready = 0  # of entries in the line and of delayed ones
@@ -147,22 +155,38 @@ class Queue:
 
     # --- coming in -----------------------------------------------------------------------------------------
 
+    def size_of(self, message: Message) -> int:
+        """What a message counts against byte limits: its body, in a quorum queue its properties as well."""
+        return message.size + message.meta if self.is_quorum else message.size
+
     def has_room_for(self, message: Message) -> bool:
         """False if a queue that `refuses` publishes would overflow (AMQP.md 20)."""
         options = self.options
         if options.max_length is not None and len(self.line) + self.held >= options.max_length:
             return False
-        return options.max_length_bytes is None or self.bytes_ready + message.size <= options.max_length_bytes
+        largest = options.max_length_bytes
+        return largest is None or self.bytes_ready + self.size_of(message) <= largest
 
-    def push(self, message: Message, now: int, expiration: int | None, priority: int) -> Entry:
-        """Put a message at the end, or into the hands that wait for it. The caller has asked `has_room_for`."""
+    def push(
+        self, message: Message, now: int, expiration: int | None, priority: int, failures: int = 0
+    ) -> Entry:
+        """Put a message at the end, or deliver it at once. The caller has asked `has_room_for`.
+
+        `failures`: how many deliveries failed in the queues that dead-lettered it before.
+        """
         number = self._next_number
         self._next_number = number + 1
         entry = Entry(number, message, priority)
+        if failures:
+            entry.failures = failures
+            # A classic queue that passes a message on without storing it does not look at the count.
+            passed_on = not self.line and any(consumer.room() > 0 for consumer in self.consumers)
+            entry.redelivered = self.is_quorum or not passed_on
         ttl = self.options.message_ttl
         if expiration is not None or ttl is not None:  # AMQP.md 19: the smaller one, fixed now
             life = min(expiration if expiration is not None else _NEVER, ttl if ttl is not None else _NEVER)
             entry.expires_at = now + life or 1
+            self.expires_messages = True
         if self.keeps_all or (self.durable and message.persistent):
             self.ground.remember(self, entry)
         self.stats.published += 1
@@ -171,7 +195,7 @@ class Queue:
             consumers[0].deliver(entry)  # at once: nobody is before it, and nobody else could take it
             return entry
         self.line.append(entry)
-        self.bytes_ready += message.size
+        self.bytes_ready += message.size + message.meta if self.is_quorum else message.size
         if self.eager or entry.expires_at:
             self.dispatch(now)
             self.trim()
@@ -185,9 +209,13 @@ class Queue:
     def restore(self, entry: Entry, delayed_until: int = 0) -> None:
         """Put back what a journal kept, in the order it was kept."""
         self._next_number = max(self._next_number, entry.number + 1)
-        self.bytes_ready += entry.message.size
+        if entry.expires_at:
+            self.expires_messages = True
+        self.bytes_ready += self.size_of(entry.message)
         if delayed_until:
             self.delay(entry, delayed_until)
+        elif entry.acquired and self.is_quorum:
+            self.line.give_back(entry)
         else:
             self.line.append(entry)
 
@@ -201,20 +229,19 @@ class Queue:
         longest -= self.held  # they count, and cannot be dropped
         while line and (len(line) > longest or self.bytes_ready > largest):
             entry = line.popleft()
-            self.bytes_ready -= entry.message.size
+            self.bytes_ready -= self.size_of(entry.message)
             self.ground.bury(self, entry, Reason.MAXLEN)
 
     def expire(self, now: int) -> None:
         """Let go of what is at the head and over its time; be woken for the next one (AMQP.md 19)."""
         line = self.line
         while True:
-            over = [head for head in line.heads() if head.expires_at and head.expires_at <= now]
-            if not over:
+            over = next((head for head in line.heads() if head.expires_at and head.expires_at <= now), None)
+            if over is None:
                 break
-            for entry in over:
-                line.remove_head(entry)
-                self.bytes_ready -= entry.message.size
-                self.ground.bury(self, entry, Reason.EXPIRED)
+            line.remove_head(over)
+            self.bytes_ready -= self.size_of(over.message)
+            self.ground.bury(self, over, Reason.EXPIRED)
         soonest = min((head.expires_at for head in line.heads() if head.expires_at), default=_NEVER)
         self._wake(soonest)
 
@@ -240,17 +267,38 @@ class Queue:
         line, consumers = self.line, self.consumers
         if not line or not consumers:
             return False
-        if len(consumers) == 1 or self.options.single_active_consumer:
-            return self._dispatch_to(consumers[0], now)
+        if len(consumers) == 1:
+            more = self._dispatch_to(consumers[0], now)
+        elif self.options.single_active_consumer:
+            active = self._active_consumer()
+            more = active is not None and self._dispatch_to(active, now)
+        else:
+            more = self._dispatch_in_turns(now)
+        if self.expires_messages:
+            self.expire(now)  # another entry may be the first one now
+        return more
+
+    def _dispatch_in_turns(self, now: int) -> bool:
         for _ in range(_AT_ONCE):
-            consumer = self._next_consumer() if line else None
+            consumer = self._next_consumer() if self.line else None
             if consumer is None:
                 return False
             entry = self._pop(now)
             if entry is None:
                 return False
             consumer.deliver(entry)
-        return bool(line)
+        return bool(self.line)
+
+    def _active_consumer(self) -> "Consumer | None":
+        """The single active consumer; None while it is to be replaced but still has unsettled deliveries."""
+        active, waiting = self.consumers[:2]
+        if not self.is_quorum or waiting.priority <= active.priority:
+            return active
+        if active.unacked:
+            return None
+        del self.consumers[0]
+        self._insert(active, first=1)
+        return waiting
 
     def _dispatch_to(self, consumer: "Consumer", now: int) -> bool:
         line = self.line
@@ -258,7 +306,8 @@ class Queue:
         deliver = consumer.deliver
         for _ in range(min(room, len(line), _AT_ONCE)):
             entry = line.popleft()
-            self.bytes_ready -= entry.message.size
+            message = entry.message
+            self.bytes_ready -= message.size + message.meta if self.is_quorum else message.size
             if entry.expires_at and entry.expires_at <= now and not self._is_instant(entry, now):
                 self.ground.bury(self, entry, Reason.EXPIRED)
             else:
@@ -270,7 +319,7 @@ class Queue:
         line = self.line
         while line:
             entry = line.popleft()
-            self.bytes_ready -= entry.message.size
+            self.bytes_ready -= self.size_of(entry.message)
             if not entry.expires_at or entry.expires_at > now or self._is_instant(entry, now):
                 return entry
             self.ground.bury(self, entry, Reason.EXPIRED)
@@ -278,7 +327,7 @@ class Queue:
 
     def _is_instant(self, entry: Entry, now: int) -> bool:
         """A time to live of zero still reaches a consumer that waits at this very moment (AMQP.md 19)."""
-        return entry.expires_at == now and not entry.redelivered and entry.number == self._next_number - 1
+        return entry.expires_at == now and not entry.acquired and entry.number == self._next_number - 1
 
     def _next_consumer(self) -> "Consumer | None":
         """The next consumer with room: the highest priority first, in turns among equals."""
@@ -302,13 +351,24 @@ class Queue:
     # --- coming back ---------------------------------------------------------------------------------------
 
     def give_back(self, entry: Entry, now: int, *, failed: bool) -> None:
-        """An entry was not processed and is to be delivered again; the caller dispatches and trims."""
+        """Take back a delivery that ended without an acknowledgement; the caller dispatches and trims.
+
+        A quorum queue dead-letters the message instead if it failed more often than the delivery limit allows.
+        """
+        entry.acquired += 1
+        entry.failures += failed
+        if self.is_deleted:
+            return
+        limit = self.options.delivery_limit
+        if self.is_quorum and limit is not None and 0 <= limit < entry.failures:
+            self.ground.bury(self, entry, Reason.DELIVERY_LIMIT)
+            return
         entry.redelivered = True
         if self.keeps(entry.message):
             self.ground.returned(self, entry)
-        self.bytes_ready += entry.message.size
+        self.bytes_ready += self.size_of(entry.message)
         if self.delayed_retry is not None:
-            delay = self.delayed_retry.delay(failed=failed, failures=entry.deliveries)
+            delay = self.delayed_retry.delay(failed=failed, failures=entry.failures)
             if delay is not None:
                 self.ground.delayed(self, entry, now + delay)
                 self.delay(entry, now + delay)
@@ -326,15 +386,16 @@ class Queue:
 
     def add_consumer(self, consumer: "Consumer") -> None:
         """A consumer has come."""
-        at = next(
-            (i for i, other in enumerate(self.consumers) if other.priority < consumer.priority),
-            len(self.consumers),
-        )
-        if self.options.single_active_consumer:
-            at = max(at, 1) if self.consumers else 0  # the active one stays active
-        self.consumers.insert(at, consumer)
+        # A single active consumer stays active; `_active_consumer` decides when another one takes over.
+        self._insert(consumer, first=1 if self.options.single_active_consumer and self.consumers else 0)
         self.had_consumers = True
-        self.exclusive_consumer = self.exclusive_consumer or consumer.exclusive
+        self.exclusive_consumer = self.exclusive_consumer or (consumer.exclusive and not self.is_quorum)
+
+    def _insert(self, consumer: "Consumer", *, first: int) -> None:
+        """Put a consumer behind those of its priority or a higher one, but not before the place `first`."""
+        waiting = enumerate(self.consumers[first:], first)
+        lower = (at for at, other in waiting if other.priority < consumer.priority)
+        self.consumers.insert(next(lower, len(self.consumers)), consumer)
 
     def remove_consumer(self, consumer: "Consumer", now: int) -> None:
         """A consumer has gone."""

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final, cast
 import msgspec
 
 from redrive.amqp.errors import ReplyCode, SoftError
-from redrive.amqp.properties import read_headers, read_priority
+from redrive.amqp.properties import read_headers
 from redrive.broker.arguments import Declared, QueueOptions, check_equivalent, parse_queue_arguments
 from redrive.broker.dead_letter import Reason, dead_letter_of, is_cycle
 from redrive.broker.exchanges import Exchange, kind_is_known, route
-from redrive.broker.message import Entry, Message
+from redrive.broker.message import NO_PRIORITY, Entry, Message, priority_of
 from redrive.broker.policies import Policies, merge
 from redrive.broker.queue import Queue
 
@@ -262,14 +262,20 @@ class VHost:
         return cast("list[Queue]", reached)  # it is made of what `_is_queue` said yes to
 
     def enqueue(
-        self, queue: Queue, message: Message, now: int, expiration: int | None, priority: int
+        self,
+        queue: Queue,
+        message: Message,
+        now: int,
+        expiration: int | None,
+        priority: int,
+        failures: int = 0,
     ) -> bool:
         """Put a message into a queue; False if the queue is full and refuses it."""
         if queue.refuses and not queue.has_room_for(message):
             if queue.options.overflow == "reject-publish-dlx":
-                self.bury(queue, Entry(0, message), Reason.MAXLEN)
+                self.bury(queue, Entry(0, message, failures=failures), Reason.MAXLEN)
             return False
-        queue.push(message, now, expiration, priority)
+        queue.push(message, now, expiration, priority, failures)
         if queue.line and not queue.is_dirty:
             self.broker.mark(queue)
         return True
@@ -292,6 +298,10 @@ class VHost:
         """The entry has come to stay."""
         self.broker.keep.message(queue, entry)
 
+    def delivered(self, queue: Queue, entry: Entry) -> None:
+        """The entry was delivered and waits for its acknowledgement."""
+        self.broker.keep.delivered(queue, entry)
+
     def returned(self, queue: Queue, entry: Entry) -> None:
         """The entry was delivered and has come back."""
         self.broker.keep.returned(queue, entry)
@@ -313,7 +323,7 @@ class VHost:
         if exchange is None or not self.broker.features.dlx:
             self.broker.died(self, queue, reason, "disabled")
         elif exchange and exchange not in self.exchanges:
-            self._fall_back(queue, message, reason, f"dead-letter exchange '{exchange}' does not exist", now)
+            self._fall_back(queue, entry, reason, f"dead-letter exchange '{exchange}' does not exist", now)
             self.broker.died(self, queue, reason, "dropped")
         else:
             self.broker.load(message)
@@ -329,12 +339,12 @@ class VHost:
             targets = self._targets_of_the_dead(exchange, letter.keys, raw)
             reached = [target for target in targets if not is_cycle(letter.deaths, reason, target.name)]
             if not targets:
-                self._fall_back(queue, message, reason, f"nothing is bound to '{exchange}' for it", now)
-            priority = read_priority(raw)
+                self._fall_back(queue, entry, reason, f"nothing is bound to '{exchange}' for it", now)
+            priority = priority_of(raw)
             if sum(target.keeps(letter) for target in reached) > 1:
                 self.broker.keep.share(letter)
             for target in reached:
-                self.enqueue(target, letter, now, None, priority)
+                self.enqueue(target, letter, now, None, priority, entry.failures)
             self.broker.died(self, queue, reason, "at_most_once" if reached else "dropped")
         if entry.number:
             self.forget(queue, entry)
@@ -355,21 +365,21 @@ class VHost:
             self._remembered[exchange, keys] = found
         return found
 
-    def _fall_back(self, queue: Queue, message: Message, reason: Reason, why: str, now: int) -> None:
+    def _fall_back(self, queue: Queue, entry: Entry, reason: Reason, why: str, now: int) -> None:
         """RabbitMQ drops such messages without a word. Here it is told, and a fallback may keep them (B6)."""
         fallback = self.queues.get(self.broker.dead_letter_fallback or "")
         kept = False
         if fallback is not None and fallback is not queue:
-            self.broker.load(message)
+            self.broker.load(entry.message)
             letter = dead_letter_of(
-                message,
+                entry.message,
                 queue=queue.name,
                 reason=reason,
                 exchange="",
                 routing_key=fallback.name,
                 seconds=self.broker.seconds(now),
             )
-            kept = self.enqueue(fallback, letter, now, None, 0)
+            kept = self.enqueue(fallback, letter, now, None, NO_PRIORITY, entry.failures)
         self.broker.unroutable(self, queue, reason, why, kept=kept)
 
 

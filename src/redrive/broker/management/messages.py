@@ -13,7 +13,7 @@ from redrive.amqp.frames import content_header
 from redrive.amqp.hot import publish_payload
 from redrive.amqp.properties import FIELDS, BasicProperties, decode_properties, encode_properties
 from redrive.broker.arguments import check_message_size
-from redrive.broker.channel import Channel
+from redrive.broker.channel import Channel, Verdict
 from redrive.broker.consumer import header_of
 from redrive.broker.management.acting import acting, of_get, of_publish
 from redrive.broker.management.answers import Answer, Json, bad_request
@@ -27,10 +27,10 @@ from redrive.broker.queue import Queue
 _MANDATORY: Final = 1
 _NUMBERS: Final = frozenset({"delivery_mode", "priority", "timestamp"})
 # What becomes of the messages; None: they are gone as soon as they are fetched.
-_VERDICTS: Final[dict[str, str | None]] = {
-    "ack_requeue_true": "return",
+_VERDICTS: Final[dict[str, Verdict | None]] = {
+    "ack_requeue_true": "requeue",
     "ack_requeue_false": None,
-    "reject_requeue_true": "return",
+    "reject_requeue_true": "fail",
     "reject_requeue_false": "reject",
 }
 
@@ -120,7 +120,7 @@ def get(ask: Ask) -> Answer:
             for tag in tags:
                 entry, *_ = channel.unacked.pop(tag)
                 queue.unacked -= 1
-                queue.unacked_bytes -= entry.message.size
+                queue.unacked_bytes -= queue.size_of(entry.message)
                 queue.ground.forget(queue, entry)
         else:
             channel.settle_all(tags, verdict)
@@ -133,10 +133,7 @@ def _take(channel: Channel, queue: Queue, now: int) -> Entry | None:
     if entry is None:
         queue.stats.got_nothing += 1
         return None
-    channel.unacked[channel.next_tag] = (entry, queue, None)
-    channel.next_tag += 1
-    queue.unacked += 1
-    queue.unacked_bytes += entry.message.size
+    channel.add_unacked(entry, queue)
     queue.stats.got += 1
     queue.stats.redelivered += entry.redelivered
     return entry
@@ -145,7 +142,7 @@ def _take(channel: Channel, queue: Queue, now: int) -> Entry | None:
 def _view(ask: Ask, queue: Queue, entry: Entry, encoding: str, longest: int | None) -> Json:
     message = entry.message
     ask.broker.load(message)
-    header = header_of(entry)
+    header = header_of(queue, entry)
     octets = message.body or b""
     part = octets if longest is None else octets[: max(longest, 0)]
     payload, used = _encoded(part, encoding)
