@@ -5,6 +5,7 @@ it over AMQP and over the management API (`World`), and the command line as a pr
 is tested.
 """
 
+import asyncio
 import contextlib
 import json
 import os
@@ -143,6 +144,20 @@ class World:
 
     async def diagnosis(self, *sources: Source, url: str | None = None, over_amqp: bool = False) -> Diagnosis:
         return diagnose(await self.found(*sources, url=url, over_amqp=over_amqp), sources)
+
+    async def until_depth(self, queue: str, count: int) -> None:
+        """Wait until so many messages are ready in a queue."""
+        await asyncio.to_thread(self._until_depth, queue, count)
+
+    def _until_depth(self, queue: str, count: int) -> None:
+        ready = -1
+        with self.channel() as channel:
+            for _ in range(600):
+                ready = channel.queue_declare(queue, passive=True).method.message_count
+                if ready == count:
+                    return
+                channel.connection.sleep(0.05)
+        raise AssertionError(f"{ready} messages in {queue}, not {count}")
 
     def furniture(self) -> dict[str, Any]:
         """Everything that was declared, as definitions, to see that nothing has changed."""

@@ -10,6 +10,7 @@ It does not know where letters come from nor what a console shows; `progress` he
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final
@@ -17,7 +18,14 @@ from typing import Final
 import msgspec
 
 from redrive.clock import Clock, pause
-from redrive.errors import PublishError, RedriveError, SettingsError, StoreError, TransportError
+from redrive.errors import (
+    BrokerRefusedError,
+    PublishError,
+    RedriveError,
+    SettingsError,
+    StoreError,
+    TransportError,
+)
 from redrive.letters import DeadLetter, LetterHead, State
 from redrive.replay.options import FAILED, SENT, SKIPPED, ReplayOptions, unpack
 from redrive.rules import Health, StrategyOptions, in_words, unmet_conditions
@@ -135,7 +143,10 @@ class Replay:
         heads = await self._heads(first)
         letters = await self._store.load([head.id for head in heads])
         for name in sorted({target(letter, self._options.sending).name for letter in letters}):
-            await self._transport.depth(name)  # raises if there is no such queue
+            with contextlib.suppress(
+                BrokerRefusedError
+            ):  # whoever may only publish hears of it when publishing
+                await self._transport.depth(name)  # raises if there is no such queue
 
     # --- sending -----------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from redrive.clock import Clock
-from redrive.errors import RedriveError, SourceMissingError, TransportError
+from redrive.errors import BrokerRefusedError, RedriveError, SourceMissingError, TransportError
 from redrive.letters import DeadLetter, LetterHead, State
 from redrive.serve.prober import Prober
 from redrive.serve.watched import Watched
@@ -178,6 +178,8 @@ class Measures:
                     depth = float(await self._transport.depth(queue))
             except SourceMissingError:
                 depth = 0.0  # it has gone, and what lay in it
+            except BrokerRefusedError:
+                continue  # the broker is there; how deep this queue is, the user may not ask
             except (TransportError, TimeoutError):
                 return [msgspec.structs.replace(broker, value=1)]
             found.append(

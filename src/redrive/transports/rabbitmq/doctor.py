@@ -40,6 +40,7 @@ from redrive.transports.rabbitmq.doctor_way import dead_letter_queue, fleeting, 
 from redrive.transports.rabbitmq.found import Access, Found, FoundQueue
 from redrive.transports.rabbitmq.mend import allow, replace_queue, set_policy, unset_policy
 from redrive.transports.rabbitmq.plan import queue_differences
+from redrive.transports.rabbitmq.rights import RIGHTS
 from redrive.transports.rabbitmq.topology import Queue, delivery_limit, wanted
 
 _OWN_DELIVERY_LIMIT: Final = (4,)  # from this version on, RabbitMQ has a limit if nobody sets one
@@ -210,47 +211,40 @@ def _permission(found: Found, source: Source) -> Iterator[Finding]:
     topology = wanted([source])
     missing = [each.name for each in topology.queues if each.name not in found.queues]
     missing += [each.name for each in topology.exchanges if each.name not in found.exchanges]
-    needs: list[tuple[Access, str, str, Severity, str]] = [
-        ("read", source.name, "the work queue", "error", "Nothing, but nothing can be consumed."),
-        (
-            "write",
-            "",
-            "the default exchange",
-            "warning",
-            "Nothing, but a delivery cannot be given back for later.",
-        ),
-        (
-            "read",
-            source.dlq,
-            "the dead-letter queue",
-            "warning",
-            "Nothing, but dead letters cannot be collected.",
-        ),
-    ]
-    if source.dead_letter == "publish":
-        stops = (
-            "Nothing, but no dead letter can be written: a message that fails blocks its place in the queue."
-        )
-        needs.append(("write", source.dlx, "the dead-letter exchange", "error", stops))
-    needs += [
-        ("configure", name, "it", "warning", "Nothing, but provision cannot make it.") for name in missing
-    ]
-    for access, name, what, severity, loss in needs:
-        if found.permissions is not None and found.permissions.allow(access, name) is False:
-            yield Finding(
-                rule="permission",
-                severity=severity,
-                subject=f"user {found.user}",
-                text=f"the user '{found.user}' has no {access} permission on {_named(what, name)}",
-                loss=loss,
-                mend=allow(found, access, name),
+    for right in RIGHTS:
+        name = right.name(source)
+        if right.is_needed(source) and _is_refused(found, right.access, name):
+            yield _no_permission(
+                found, right.access, _named(right.resource, name), name, right.severity, right.without
             )
+    for name in missing:
+        if _is_refused(found, "configure", name):
+            loss = "Nothing, but provision cannot make it."
+            yield _no_permission(found, "configure", f"'{name}'", name, "warning", loss)
+
+
+def _is_refused(found: Found, access: Access, name: str) -> bool:
+    """Whether the user's permissions, or the broker's answer to a look at it, exclude this."""
+    if found.permissions is not None:
+        return found.permissions.allow(access, name) is False
+    return name in found.refused
+
+
+def _no_permission(
+    found: Found, access: Access, what: str, name: str, severity: Severity, loss: str
+) -> Finding:
+    return Finding(
+        rule="permission",
+        severity=severity,
+        subject=f"user {found.user}",
+        text=f"the user '{found.user}' has no {access} permission on {what}",
+        loss=loss,
+        mend=allow(found, access, name),
+    )
 
 
 def _named(what: str, name: str) -> str:
-    if not name:
-        return what
-    return f"'{name}'" if what == "it" else f"{what} '{name}'"
+    return f"{what} '{name}'" if name else what
 
 
 def _alarms(found: Found) -> Iterator[Finding]:

@@ -152,6 +152,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     permissions: Permissions | None = None
     alarms: tuple[str, ...] | None = None  # what the nodes are short of
     unseen: tuple[str, ...] = ()
+    refused: frozenset[str] = frozenset()  # names that the broker says nothing of: no permission on them
 
     def has_exchange(self, name: str) -> bool:
         """Whether it exists; the default exchange always does."""

@@ -394,7 +394,10 @@ class Api:
                 f"{what} refused the user '{self._url.user}' ({status} to {shown}); check user, password and tags"
             )
         if status == 404:
-            raise NotFoundError(f"{what} does not know {shown}; check vhost and URL")
+            raise NotFoundError(
+                f"{what} does not know {shown}; check vhost and URL, and whether the user '{self._url.user}' has "
+                "permissions in the vhost (three empty ones will do)"
+            )
         if status != 200:
             said = octets[:200].decode("utf-8", "replace")
             raise TransportError(f"{what} answered {shown} with {status}: {said}")

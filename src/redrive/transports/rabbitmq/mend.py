@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from redrive.transports.finding import PROVISION
-from redrive.transports.rabbitmq.found import DEFAULT_EXCHANGE, Access, Found, FoundQueue, Permissions
+from redrive.transports.rabbitmq.found import DEFAULT_EXCHANGE, Access, Found, FoundQueue
 
 _ABOVE_UNKNOWN: Final = 100  # a policy that cannot be seen has most likely a lower priority than this
 
@@ -45,11 +45,17 @@ def unset_policy(found: Found, queue: FoundQueue, *names: str) -> str:
 
 def allow(found: Found, access: Access, name: str) -> str:
     """Lets the user do this with this name, besides what it may already."""
-    now = found.permissions or Permissions()
-    body = {each: getattr(now, each) for each in ("configure", "write", "read")}
     more = exactly(name or DEFAULT_EXCHANGE)
+    now = found.permissions
+    if now is None:  # setting permissions replaces those that cannot be seen
+        return (
+            f"add {access} permission on {more} to what rabbitmqctl list_user_permissions {shlex.quote(found.user)} "
+            "shows, by rabbitmqctl set_permissions"
+        )
+    body = {each: getattr(now, each) for each in ("configure", "write", "read")}
     body[access] = f"{body[access]}|{more}" if body[access] else more
-    return _put(found, f"permissions/{_path(found.vhost)}/{_path(found.user)}", body)
+    ctl = shlex.join(["rabbitmqctl", "set_permissions", "-p", found.vhost, found.user, *body.values()])
+    return f"{ctl}, or: {_put(found, f'permissions/{_path(found.vhost)}/{_path(found.user)}', body)}"
 
 
 def bind(found: Found, exchange: str, queue: str, key: str) -> str:

@@ -6,11 +6,13 @@ seconds; a queue that had no traffic for a while has none, and then counts from 
 
 import asyncio
 import contextlib
+import shlex
 from collections.abc import Sequence
 from urllib.parse import quote
 
 import msgspec
 
+from redrive.errors import BrokerRefusedError
 from redrive.transports.probing import Probed
 from redrive.transports.rabbitmq.management import TIMEOUT, Api, NotFoundError, management_of
 from redrive.transports.rabbitmq.url import parse_url
@@ -44,7 +46,7 @@ class RabbitProbe:
     def _look(self, queues: Sequence[str]) -> list[Probed]:
         found: list[Probed] = []
         with contextlib.closing(Api(self._at, TIMEOUT)) as api:
-            api.get("overview", msgspec.Raw)  # no queue is there: that is no answer; no virtual host is one
+            self._check_access(api)
             for queue in queues:
                 path = f"queues/{quote(self._vhost, safe='')}/{quote(queue, safe='')}"
                 with contextlib.suppress(NotFoundError):
@@ -60,3 +62,16 @@ class RabbitProbe:
                         )
                     )
         return found
+
+    def _check_access(self, api: Api) -> None:
+        """Without permissions in the virtual host, RabbitMQ 4.3 answers as if no queue were there."""
+        vhost = quote(self._vhost, safe="")
+        try:
+            api.get(f"exchanges/{vhost}/amq.direct", msgspec.Raw)  # every virtual host has it
+        except NotFoundError:
+            user = self._at.user
+            grant = shlex.join(["rabbitmqctl", "set_permissions", "-p", self._vhost, user, "", "", ""])
+            raise BrokerRefusedError(
+                f"the management API at {self.place} shows nothing of the virtual host '{self._vhost}' to the user "
+                f"'{user}'; if it exists, let the user see it: {grant}"
+            ) from None

@@ -76,12 +76,13 @@ async def look(link: Link, topology: Topology, at: ManagementUrl, *, guessed: bo
     except TransportError as error:
         if not guessed:
             raise
+        found = await look_over_amqp(link.channel, topology)
         return msgspec.structs.replace(
-            await look_over_amqp(link.channel, topology),
+            found,
             vhost=link.url.vhost,
             user=link.url.user,
             version=version_of(_text(link.server_properties.get("version"))),
-            unseen=(*_UNSEEN, f"because {error}"),
+            unseen=(*found.unseen, f"because {error}"),
         )
     return await _with_depths(link.channel, found, topology)
 
@@ -111,26 +112,41 @@ def _check_same(found: Found, at: ManagementUrl, cluster: str) -> None:
 
 
 async def look_over_amqp(open_channel: OpenChannel, topology: Topology) -> Found:
-    """What exists; nothing more can be seen over AMQP."""
-    questions: list[m.Method] = [
+    """What exists; nothing more can be seen over AMQP.
+
+    RabbitMQ 4.3 and later do not answer users that have no permission at all on a name. Such a user can neither make
+    it nor does it use it, so it is taken for something that exists and cannot be seen.
+    """
+    questions: list[m.ExchangeDeclare | m.QueueDeclare] = [
         *(m.ExchangeDeclare(exchange.name, passive=True) for exchange in topology.exchanges),
         *(m.QueueDeclare(queue.name, passive=True) for queue in topology.queues),
     ]
     exchanges: dict[str, FoundExchange] = {}
     queues: dict[str, FoundQueue] = {}
+    refused: list[str] = []
     for question, answer in zip(questions, await _ask_all(open_channel, questions), strict=True):
         if isinstance(answer, SourceMissingError):
             continue
+        if isinstance(answer, BrokerRefusedError):
+            refused.append(question.queue if isinstance(question, m.QueueDeclare) else question.exchange)
         if isinstance(question, m.ExchangeDeclare):
             exchanges[question.exchange] = FoundExchange(name=question.exchange)
-        elif isinstance(question, m.QueueDeclare):
+        else:
             queues[question.queue] = _counted(question.queue, answer)
-    return Found(exchanges=exchanges, queues=queues, unseen=_UNSEEN)
+    hidden = f"whether there is {', '.join(refused)}: the user has no permission on it" if refused else ""
+    return Found(
+        exchanges=exchanges,
+        queues=queues,
+        unseen=(*_UNSEEN, hidden) if hidden else _UNSEEN,
+        refused=frozenset(refused),
+    )
 
 
 def _counted(name: str, answer: object) -> FoundQueue:
     if isinstance(answer, m.QueueDeclareOk):
         return FoundQueue(name=name, messages=answer.message_count, consumers=answer.consumer_count)
+    if isinstance(answer, BrokerRefusedError):
+        return FoundQueue(name=name)
     return FoundQueue(name=name, exclusive=True)  # it is locked, so it exists
 
 
@@ -142,7 +158,7 @@ async def _ask_all(open_channel: OpenChannel, questions: Sequence[m.Method]) -> 
             for question in questions[len(answers) :]:
                 try:
                     answers.append(await _call(channel, question))
-                except (SourceMissingError, SourceConflictError) as error:
+                except (SourceMissingError, SourceConflictError, BrokerRefusedError) as error:
                     answers.append(error)
                     break
     return answers

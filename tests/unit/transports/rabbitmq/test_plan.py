@@ -214,9 +214,17 @@ class TestMending:
 
     def test_a_permission_is_added_to_those_that_are_there(self) -> None:
         found = Found(user="shop", vhost="a/b", permissions=Permissions(write="^old$", read=".*"))
-        words = shlex.split(allow(found, "write", ""))
+        ctl, _, curl = allow(found, "write", "").partition(", or: ")
+        assert ctl == "rabbitmqctl set_permissions -p a/b shop '' '^old$|^amq\\.default$' '.*'"
+        words = shlex.split(curl)
         assert words[5] == "http://HOST:15672/api/permissions/a%2Fb/shop"
         assert json.loads(words[-1]) == {"configure": "", "write": "^old$|^amq\\.default$", "read": ".*"}
+
+    def test_permissions_that_cannot_be_seen_are_not_replaced(self) -> None:
+        mend = allow(Found(user="shop"), "read", "orders")
+        assert mend.startswith(
+            "add read permission on ^orders$ to what rabbitmqctl list_user_permissions shop shows"
+        )
 
 
 class TestTelling:

@@ -1,0 +1,79 @@
+"""The permissions that each role needs on RabbitMQ. `redrive doctor` and the documentation read this one table.
+
+A permission is `configure`, `write` or `read`, given by a regular expression over the names of queues and exchanges of
+a virtual host. The default exchange is called `amq.default` there. RabbitMQ 4.3 and later answer a passive declare only
+to users that have some permission on the name; before, everybody may ask. Nothing here asks a broker.
+"""
+
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from redrive.transports.base import Source
+from redrive.transports.finding import Severity
+from redrive.transports.rabbitmq.found import Access
+
+Role: TypeAlias = Literal["consume", "collect", "replay"]
+Resource: TypeAlias = Literal[
+    "the work queue", "the dead-letter queue", "the dead-letter exchange", "the default exchange"
+]
+
+
+class Right(msgspec.Struct, frozen=True, kw_only=True):
+    """One permission, who needs it, and what happens without it."""
+
+    access: Access
+    resource: Resource
+    roles: tuple[Role, ...]
+    severity: Severity
+    without: str  # as the `loss` of a finding
+    why: str  # for the documentation
+
+    def name(self, source: Source) -> str:
+        """The name of the resource for this source; empty for the default exchange."""
+        return {
+            "the work queue": source.name,
+            "the dead-letter queue": source.dlq,
+            "the dead-letter exchange": source.dlx,
+            "the default exchange": "",
+        }[self.resource]
+
+    def is_needed(self, source: Source) -> bool:
+        """Whether this source needs it: with `dead_letter="reject"` the broker itself writes the dead letters."""
+        return self.resource != "the dead-letter exchange" or source.dead_letter == "publish"
+
+
+RIGHTS: Final = (
+    Right(
+        access="read",
+        resource="the work queue",
+        roles=("consume",),
+        severity="error",
+        without="Nothing, but nothing can be consumed.",
+        why="take messages",
+    ),
+    Right(
+        access="write",
+        resource="the default exchange",
+        roles=("consume", "collect", "replay"),
+        severity="warning",
+        without="Nothing, but a delivery cannot be given back for later, and no letter can be replayed to its queue.",
+        why="give back for later, count deliveries of classic queues, send a letter to its queue",
+    ),
+    Right(
+        access="read",
+        resource="the dead-letter queue",
+        roles=("collect",),
+        severity="warning",
+        without="Nothing, but dead letters cannot be collected.",
+        why="collect dead letters",
+    ),
+    Right(
+        access="write",
+        resource="the dead-letter exchange",
+        roles=("consume",),
+        severity="error",
+        without="Nothing, but no dead letter can be written: a message that fails blocks its place in the queue.",
+        why='write dead letters; not with `dead_letter = "reject"`',
+    ),
+)
