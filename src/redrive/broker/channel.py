@@ -17,6 +17,7 @@ from redrive.amqp.frames import content_frames, method_frame
 from redrive.amqp.hot import ack_frame, nack_frame, parse_ack, parse_ack_run, parse_nack, parse_reject
 from redrive.amqp.properties import read_headers, replace_fields
 from redrive.broker.consumer import Consumer
+from redrive.broker.consumer_timeout import settle_late
 from redrive.broker.dead_letter import Reason
 from redrive.broker.message import PROPERTIES_AT, Entry, Message
 from redrive.broker.publishing import HeaderFacts, Route
@@ -26,7 +27,7 @@ from redrive.broker.vhost import REPLY_TO
 if TYPE_CHECKING:
     from redrive.broker.session import Session
 
-Unacked = tuple[Entry, Queue, Consumer | None]
+Unacked = tuple[Entry, Queue, Consumer | None, int]  # the last is the time of the delivery
 
 # How a delivery ends. Back into the queue: `requeue` (basic.nack, basic.recover) or `fail` (basic.reject, channel or
 # connection lost). Dead-lettered: `discard` (basic.nack) or `reject` (basic.reject). `fail` and `reject` are failures,
@@ -67,6 +68,7 @@ class Channel:
         self.next_tag = 1
         self.last_queue: str | None = None  # what an empty queue name means
         self.unacked: dict[int, Unacked] = {}  # by delivery tag, in order
+        self.timed_out: dict[int, Consumer | None] = {}  # by delivery tag: taken away
         self.consumers: dict[str, Consumer] = {}
         self.prefetch = 0  # for the whole channel (global qos); 0: no limit
         self.consumer_prefetch = 0  # for consumers to come
@@ -193,11 +195,11 @@ class Channel:
 
     # --- settling ------------------------------------------------------------------------------------------
 
-    def add_unacked(self, entry: Entry, queue: Queue) -> int:
+    def add_unacked(self, entry: Entry, queue: Queue, now: int) -> int:
         """Note an entry that was fetched without a consumer as unsettled; its delivery tag."""
         tag = self.next_tag
         self.next_tag = tag + 1
-        self.unacked[tag] = (entry, queue, None)
+        self.unacked[tag] = (entry, queue, None, now)
         queue.unacked += 1
         queue.unacked_bytes += queue.size_of(entry.message)
         if queue.is_quorum and entry.message.place:
@@ -215,8 +217,10 @@ class Channel:
         for tag in parse_ack_run(run):
             found = unacked.pop(tag, None)
             if found is None:
+                if settle_late(self, tag, multiple=False, verdict="ack"):
+                    continue
                 raise SoftError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
-            entry, queue, consumer = found
+            entry, queue, consumer, _ = found
             queue.unacked -= 1
             message = entry.message
             queue.unacked_bytes -= message.size + message.meta if queue.is_quorum else message.size
@@ -237,12 +241,13 @@ class Channel:
             self.settle(tag, multiple=multiple, verdict=verdict)
         elif tag in self.unacked:
             self.settle_all([tag], verdict)
-        else:
+        elif not settle_late(self, tag, multiple=False, verdict=verdict):
             raise SoftError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
 
     def settle(self, tag: int, *, multiple: bool, verdict: Verdict) -> None:
         """End one delivery, or all up to it."""
-        tags = self._tags(tag, multiple=multiple)
+        is_late = bool(self.timed_out) and settle_late(self, tag, multiple=multiple, verdict=verdict)
+        tags = self._tags(tag, multiple=multiple, is_late=is_late)
         transaction = self.transaction
         if transaction is not None:
             transaction.settles.append((tags, verdict))
@@ -250,10 +255,12 @@ class Channel:
             return
         self.settle_all(tags, verdict)
 
-    def _tags(self, tag: int, *, multiple: bool) -> list[int]:
+    def _tags(self, tag: int, *, multiple: bool, is_late: bool) -> list[int]:
         """The unsettled deliveries that a settlement means; 0 with `multiple` is all there are."""
         if multiple and not tag:
             return list(self.unacked)
+        if is_late:
+            return list(takewhile(tag.__ge__, self.unacked)) if multiple else []
         if tag not in self.unacked:
             raise SoftError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
         return list(takewhile(tag.__ge__, self.unacked)) if multiple else [tag]  # `unacked` is in order
@@ -283,7 +290,7 @@ class Channel:
 
     def _take(self, tag: int) -> tuple[Entry, Queue]:
         """The entry of a delivery that ends."""
-        entry, queue, consumer = self.unacked.pop(tag)
+        entry, queue, consumer, _ = self.unacked.pop(tag)
         queue.unacked -= 1
         queue.unacked_bytes -= queue.size_of(entry.message)
         if consumer is not None:

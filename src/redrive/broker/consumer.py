@@ -18,7 +18,8 @@ class Consumer:
     """One `basic.consume`. `deliver` is the hottest line of the broker."""
 
     __slots__ = (
-        "_writer", "arguments", "channel", "exclusive", "no_ack", "prefetch", "priority", "queue", "tag", "unacked",
+        "_writer", "arguments", "channel", "exclusive", "no_ack", "prefetch", "priority", "queue", "tag",
+        "timed_out", "timeout", "unacked",
     )  # fmt: skip
 
     def __init__(
@@ -32,6 +33,7 @@ class Consumer:
         priority: int,
         prefetch: int,
         arguments: dict[str, object],
+        timeout: int | None = None,
     ) -> None:
         self.channel = channel
         self.queue = queue
@@ -41,13 +43,15 @@ class Consumer:
         self.priority = priority
         self.prefetch = prefetch  # 0: no limit of its own
         self.arguments = arguments
+        self.timeout = None if no_ack else timeout  # milliseconds that a delivery may stay unsettled
+        self.timed_out: set[int] = set()  # tags of deliveries that were taken away from it
         self.unacked = 0
         self._writer = DeliverWriter(channel.number, tag.encode(), channel.session.frame_max)
 
     def room(self) -> int:
         """How many entries it can be given now."""
         channel = self.channel
-        if channel.session.is_congested or not channel.is_open:
+        if channel.session.is_congested or not channel.is_open or self.timed_out:
             return 0
         if self.no_ack:
             return _PLENTY
@@ -55,7 +59,7 @@ class Consumer:
         shared = channel.prefetch - len(channel.unacked) if channel.prefetch else _PLENTY
         return min(own, shared)
 
-    def deliver(self, entry: Entry) -> None:
+    def deliver(self, entry: Entry, now: int) -> None:
         """Hand an entry over."""
         channel = self.channel
         queue = self.queue
@@ -83,7 +87,7 @@ class Consumer:
                     queue.ground.delivered(queue, entry)
             else:
                 queue.unacked_bytes += message.size
-            channel.unacked[tag] = (entry, queue, self)
+            channel.unacked[tag] = (entry, queue, self, now)
 
 
 def header_of(queue: "Queue", entry: Entry) -> bytes:

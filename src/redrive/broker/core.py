@@ -23,6 +23,7 @@ from redrive.amqp.limits import Limits
 from redrive.amqp.sasl import Credentials
 from redrive.broker.arguments import Features
 from redrive.broker.channel import Channel
+from redrive.broker.consumer_timeout import time_out
 from redrive.broker.dead_letter import Reason
 from redrive.broker.keep import Keep
 from redrive.broker.message import Entry, Message
@@ -289,6 +290,9 @@ class Broker:
             _, _, queue = heapq.heappop(timers)
             if queue.is_deleted:
                 continue
+            assert isinstance(queue.ground, VHost)  # noqa: S101  every queue of a broker stands on one
+            if queue.timeout_at <= now:
+                time_out(queue.ground, queue, now)
             queue.tick(now)
             if queue.line:
                 self.mark(queue)

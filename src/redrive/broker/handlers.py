@@ -14,6 +14,7 @@ from redrive.amqp.errors import HardError, ReplyCode, SoftError
 from redrive.broker.arguments import Declared, check_exchange, check_server_named, consumer_arguments
 from redrive.broker.channel import Channel, Transaction
 from redrive.broker.consumer import Consumer, header_of
+from redrive.broker.consumer_timeout import timeout_of, watch
 from redrive.broker.queue import Queue
 from redrive.broker.vhost import PREDECLARED, REPLY_TO
 
@@ -285,10 +286,12 @@ def basic_consume(channel: Channel, method: m.BasicConsume) -> None:
         priority=options.priority,
         prefetch=channel.consumer_prefetch,
         arguments=dict(method.arguments),
+        timeout=timeout_of(queue, options.timeout),
     )
     channel.consumers[tag] = consumer
     _answer(channel, method, m.BasicConsumeOk(tag))
     queue.add_consumer(consumer)
+    watch(queue, consumer.timeout, session.now)
     session.broker.mark(queue)
 
 
@@ -335,7 +338,8 @@ def basic_get(channel: Channel, method: m.BasicGet) -> None:
         queue.stats.got_no_ack += 1
         queue.ground.forget(queue, entry)
     else:
-        tag = channel.add_unacked(entry, queue)
+        tag = channel.add_unacked(entry, queue, session.now)
+        watch(queue, timeout_of(queue), session.now)
     exchange, key, header = message.exchange, message.keys[0], header_of(queue, entry)
     channel.send_content(m.BasicGetOk(tag, entry.redelivered, exchange, key, queue.ready), message, header)
 

@@ -16,7 +16,7 @@ from redrive.broker.message import Entry, Message
 if TYPE_CHECKING:
     from redrive.broker.consumer import Consumer
 
-_NEVER: Final = 1 << 62
+NEVER: Final = 1 << 62
 _AT_ONCE: Final = (
     2048  # deliveries of one queue in one turn: then the sockets get a chance to say that it is enough
 )
@@ -86,6 +86,7 @@ class Queue:
         "policy",
         "refuses",
         "stats",
+        "timeout_at",
         "timer_at",
         "unacked",
         "unacked_bytes",
@@ -132,7 +133,8 @@ class Queue:
         self.had_consumers = False
         self.is_deleted = False
         self.is_dirty = False  # waits for its turn to dispatch
-        self.timer_at = _NEVER
+        self.timer_at = NEVER
+        self.timeout_at = NEVER  # when deliveries may be overdue
         self.idle_since = now
         self.stats = QueueStats()
         self._next_number = 1
@@ -184,7 +186,7 @@ class Queue:
             entry.redelivered = self.is_quorum or not passed_on
         ttl = self.options.message_ttl
         if expiration is not None or ttl is not None:  # AMQP.md 19: the smaller one, fixed now
-            life = min(expiration if expiration is not None else _NEVER, ttl if ttl is not None else _NEVER)
+            life = min(expiration if expiration is not None else NEVER, ttl if ttl is not None else NEVER)
             entry.expires_at = now + life or 1
             self.expires_messages = True
         if self.keeps_all or (self.durable and message.persistent):
@@ -192,7 +194,7 @@ class Queue:
         self.stats.published += 1
         consumers = self.consumers
         if len(consumers) == 1 and not self.line and not entry.expires_at and consumers[0].room() > 0:
-            consumers[0].deliver(entry)  # at once: nobody is before it, and nobody else could take it
+            consumers[0].deliver(entry, now)  # at once: nobody is before it, and nobody else could take it
             return entry
         self.line.append(entry)
         self.bytes_ready += message.size + message.meta if self.is_quorum else message.size
@@ -224,8 +226,8 @@ class Queue:
         options, line = self.options, self.line
         if options.max_length is None and options.max_length_bytes is None:
             return
-        longest = options.max_length if options.max_length is not None else _NEVER
-        largest = options.max_length_bytes if options.max_length_bytes is not None else _NEVER
+        longest = options.max_length if options.max_length is not None else NEVER
+        largest = options.max_length_bytes if options.max_length_bytes is not None else NEVER
         longest -= self.held  # they count, and cannot be dropped
         while line and (len(line) > longest or self.bytes_ready > largest):
             entry = line.popleft()
@@ -242,7 +244,7 @@ class Queue:
             line.remove_head(over)
             self.bytes_ready -= self.size_of(over.message)
             self.ground.bury(self, over, Reason.EXPIRED)
-        soonest = min((head.expires_at for head in line.heads() if head.expires_at), default=_NEVER)
+        soonest = min((head.expires_at for head in line.heads() if head.expires_at), default=NEVER)
         self._wake(soonest)
 
     def _wake(self, at: int) -> None:
@@ -252,7 +254,7 @@ class Queue:
 
     def tick(self, now: int) -> None:
         """Do what time has brought: delayed entries become ready, others expire."""
-        self.timer_at = _NEVER
+        self.timer_at = NEVER
         if self.delayed:
             for entry in self.delayed.take_ready(now):
                 self.line.give_back(entry)
@@ -286,13 +288,13 @@ class Queue:
             entry = self._pop(now)
             if entry is None:
                 return False
-            consumer.deliver(entry)
+            consumer.deliver(entry, now)
         return bool(self.line)
 
     def _active_consumer(self) -> "Consumer | None":
         """The single active consumer; None while it is to be replaced but still has unsettled deliveries."""
         active, waiting = self.consumers[:2]
-        if not self.is_quorum or waiting.priority <= active.priority:
+        if not self.is_quorum or waiting.priority <= active.priority or waiting.timed_out:
             return active
         if active.unacked:
             return None
@@ -311,7 +313,7 @@ class Queue:
             if entry.expires_at and entry.expires_at <= now and not self._is_instant(entry, now):
                 self.ground.bury(self, entry, Reason.EXPIRED)
             else:
-                deliver(entry)
+                deliver(entry, now)
         return room > _AT_ONCE and bool(line)
 
     def _pop(self, now: int) -> Entry | None:
@@ -405,6 +407,11 @@ class Queue:
             self.exclusive_consumer = False
         if not self.consumers:
             self.idle_since = now
+
+    def seat(self, consumer: "Consumer") -> None:
+        """A consumer does not get messages any more, or gets them again: if only one may, see whose turn it is."""
+        if self.options.single_active_consumer and not consumer.unacked:
+            self.consumers.sort(key=lambda each: (bool(each.timed_out), -each.priority))
 
     # --- all at once ---------------------------------------------------------------------------------------
 

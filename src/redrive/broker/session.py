@@ -192,6 +192,10 @@ class Session:
         if self.connection.splitter.error is not None:
             self.is_done = True  # no close-ok can be read any more
 
+    def close_channel(self, number: int, error: SoftError) -> None:
+        """Close a channel for a reason that is not in what its client has just said."""
+        self._fail(number, error)
+
     # --- the connection itself -----------------------------------------------------------------------------
 
     def _on_connection(self, method: m.Method) -> None:

@@ -133,7 +133,7 @@ def _take(channel: Channel, queue: Queue, now: int) -> Entry | None:
     if entry is None:
         queue.stats.got_nothing += 1
         return None
-    channel.add_unacked(entry, queue)
+    channel.add_unacked(entry, queue, now)
     queue.stats.got += 1
     queue.stats.redelivered += entry.redelivered
     return entry
