@@ -97,6 +97,8 @@ TABLE: Final = (
     ),
 )
 
+NEWEST: Final = TABLE[-1]
+
 
 def counts_of_version(version: tuple[int, ...] | None) -> DeliveryCounts:
     """The row of a version such as (4, 3, 6).
@@ -111,9 +113,7 @@ def counts_of_version(version: tuple[int, ...] | None) -> DeliveryCounts:
 def counts_of(server_properties: Mapping[str, object]) -> DeliveryCounts:
     """The row of a server, by what it says of itself in connection.start."""
     if _text(server_properties.get("platform")).startswith(_EMBEDDED):
-        return TABLE[
-            -1
-        ]  # the embedded broker behaves like the newest RabbitMQ, whatever version it announces
+        return NEWEST  # the embedded broker behaves like the newest RabbitMQ, whatever version it announces
     numbers = re.match(r"\d+(?:\.\d+)*", _text(server_properties.get("version")))
     return counts_of_version(tuple(map(int, numbers[0].split("."))) if numbers else None)
 

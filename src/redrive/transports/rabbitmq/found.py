@@ -7,7 +7,7 @@ Arguments and policies are put together as RabbitMQ does it (AMQP.md 23), and ex
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -45,7 +45,7 @@ class FoundQueue(msgspec.Struct, frozen=True, kw_only=True):
         argument = (self.arguments or {}).get(f"x-{name}")
         policy = self.definition.get(name)
         if name in _SMALLER_WINS and isinstance(argument, int) and isinstance(policy, int):
-            return min(argument, policy)
+            return _stricter(name, [argument, policy])
         return policy if argument is None else argument
 
     def number(self, name: str) -> int | None:
@@ -117,8 +117,14 @@ def merged(policy: FoundPolicy | None, operators: FoundPolicy | None) -> dict[st
     for name in _SMALLER_WINS & definition.keys():
         limits = [each.definition[name] for each in (policy, operators) if each and name in each.definition]
         numbers = [limit for limit in limits if isinstance(limit, int)]
-        definition[name] = min(numbers, default=definition[name])
+        definition[name] = _stricter(name, numbers) if numbers else definition[name]
     return definition
+
+
+def _stricter(name: str, limits: Sequence[int]) -> int:
+    """Which of several limits is in force: the smallest. A negative delivery limit is none."""
+    real = [limit for limit in limits if limit >= 0] if name == "delivery-limit" else limits
+    return min(real or limits)
 
 
 class Permissions(msgspec.Struct, frozen=True, kw_only=True):

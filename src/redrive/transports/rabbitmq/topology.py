@@ -2,8 +2,9 @@
 
 For each source: the work queue, the exchange its dead letters go through, the queue they lie in, what joins the two,
 and one queue per delay. The rule: no dead letter can miss. The exchange is a fanout, so that no routing key matters;
-the dead-letter queue is durable and has neither a time to live nor a limit. Where sources share an exchange but not the
-queue behind it, it is a direct one, and each needs a dead-letter routing key of its own.
+the dead-letter queue is durable and has neither a time to live nor a limit. It has no delivery limit either: a dead
+letter that was returned too often, by lost connections or by looking at it, would be dropped. Where sources share an
+exchange but not the queue behind it, it is a direct one, and each needs a dead-letter routing key of its own.
 
 Everything here is a value; nothing is asked of a broker. `plan` compares it with what is there.
 """
@@ -17,6 +18,7 @@ import msgspec
 from redrive.errors import SettingsError
 from redrive.transports.base import Source
 from redrive.transports.plan import Thing, told
+from redrive.transports.rabbitmq.delivery_counts import NEWEST, UNLIMITED, DeliveryCounts
 from redrive.transports.rabbitmq.names import STEPS, delay_queue
 
 Arguments: TypeAlias = Mapping[str, object]
@@ -102,12 +104,12 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     bindings: tuple[Binding, ...] = ()
 
 
-def wanted(sources: Sequence[Source]) -> Topology:
-    """What these sources need; `SettingsError` where two of them cannot both be served."""
+def wanted(sources: Sequence[Source], counts: DeliveryCounts = NEWEST) -> Topology:
+    """What these sources need on such a broker; `SettingsError` where two of them cannot both be served."""
     for source in sources:
         _check(source)
     exchanges = [Exchange(name=source.dlx, type=_exchange_type(source, sources)) for source in sources]
-    queues = [queue for source in sources for queue in _queues(source)]
+    queues = [queue for source in sources for queue in _queues(source, counts)]
     bindings = [
         Binding(
             exchange=source.dlx,
@@ -123,16 +125,22 @@ def wanted(sources: Sequence[Source]) -> Topology:
     )
 
 
-def plain_queues(names: Collection[str]) -> Topology:
+def plain_queues(names: Collection[str], counts: DeliveryCounts = NEWEST) -> Topology:
     """Durable queues that lead nowhere else."""
     for name in names:
         if not 0 < _bytes_of(name) <= _LONGEST_NAME or name.startswith("amq."):
             raise SettingsError(
                 f"a queue cannot be called '{name[:60]}': 1 to {_LONGEST_NAME} bytes of UTF-8, not beginning with amq."
             )
-    return Topology(
-        queues=tuple(Queue(name=name, role="work", arguments={"x-queue-type": "quorum"}) for name in names)
-    )
+    arguments = {"x-queue-type": "quorum", **_without_limit("quorum", counts)}
+    return Topology(queues=tuple(Queue(name=name, role="work", arguments=arguments) for name in names))
+
+
+def _without_limit(queue_type: str, counts: DeliveryCounts) -> dict[str, object]:
+    """The argument by which a queue gives up no message. A version without a limit of its own needs none."""
+    if queue_type == "quorum" and counts.default_limit is not None:
+        return {"x-delivery-limit": UNLIMITED}
+    return {}
 
 
 def delivery_limit(max_deliveries: int) -> int:
@@ -148,7 +156,7 @@ _NO_LOSS: Final[dict[str, object]] = {
 }
 
 
-def _queues(source: Source) -> Iterable[Queue]:
+def _queues(source: Source, counts: DeliveryCounts) -> Iterable[Queue]:
     dead_letters: dict[str, object] = {"x-dead-letter-exchange": source.dlx}
     if source.dead_letter_routing_key is not None:
         dead_letters["x-dead-letter-routing-key"] = source.dead_letter_routing_key
@@ -156,7 +164,8 @@ def _queues(source: Source) -> Iterable[Queue]:
     limit: dict[str, object] = (
         {"x-delivery-limit": delivery_limit(source.max_deliveries)} if source.queue_type == "quorum" else {}
     )
-    yield Queue(name=source.dlq, role="dead letters", arguments=kind)
+    unlimited = _without_limit(source.queue_type, counts)
+    yield Queue(name=source.dlq, role="dead letters", arguments={**kind, **unlimited})
     for step in STEPS:
         yield Queue(
             name=delay_queue(source.name, step),

@@ -150,7 +150,7 @@ class RabbitTransport:
         from redrive.transports.rabbitmq.provision import make_missing  # noqa: PLC0415  # only who provisions needs it
         from redrive.transports.rabbitmq.topology import plain_queues, wanted  # noqa: PLC0415
 
-        for topology in (wanted(sources), plain_queues(queues)):
+        for topology in (wanted(sources, link.counts), plain_queues(queues, link.counts)):
             if topology.queues:
                 await make_missing(link.channel, topology)
 

@@ -33,8 +33,8 @@ class RabbitUpkeep:
 
     async def plan(self, sources: Sequence[Source]) -> Plan:
         """How everything that these sources need stands."""
-        topology = wanted(sources)
-        return plan(await self._look(topology), topology)
+        found, topology = await self._look(sources)
+        return plan(found, topology)
 
     async def apply(self, steps: Plan) -> AsyncIterator[Applied]:
         """Make what is missing, in order, up to the first failure."""
@@ -44,8 +44,11 @@ class RabbitUpkeep:
 
     async def diagnose(self, sources: Sequence[Source]) -> Diagnosis:
         """Every fault that can be seen."""
-        return diagnose(await self._look(wanted(sources)), sources)
+        found, _ = await self._look(sources)
+        return diagnose(found, sources)
 
-    async def _look(self, topology: Topology) -> Found:
+    async def _look(self, sources: Sequence[Source]) -> tuple[Found, Topology]:
+        wanted(sources)  # wrong settings are reported without asking a broker
         async with linked(self._broker) as link:
-            return await look(link, topology, self._management, guessed=self._guessed)
+            topology = wanted(sources, link.counts)
+            return await look(link, topology, self._management, guessed=self._guessed), topology

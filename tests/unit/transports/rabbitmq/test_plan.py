@@ -119,9 +119,35 @@ class TestPlanning:
 
     @pytest.mark.parametrize("name", ["message-ttl", "max-length", "max-length-bytes", "expires"])
     def test_a_dead_letter_queue_may_not_lose_letters(self, name: str) -> None:
-        queue = FoundQueue(name="orders.dlq", type="quorum", arguments={f"x-{name}": 10})
+        arguments = {f"x-{name}": 10, "x-delivery-limit": -1}
+        queue = FoundQueue(name="orders.dlq", type="quorum", arguments=arguments)
         found = item(as_wanted(wanted([ORDERS]), orders_dlq=queue), "orders.dlq")
         assert [(each.what, each.wanted) for each in found.differences] == [(name, None)]
+
+    @pytest.mark.parametrize(
+        ("queue", "limit"),
+        [
+            (FoundQueue(name="orders.dlq", type="quorum", arguments={}), None),
+            (FoundQueue(name="orders.dlq", type="quorum", arguments={"x-delivery-limit": 20}), 20),
+            (FoundQueue(name="orders.dlq", type="quorum", arguments={}, definition={"delivery-limit": 5}), 5),
+            (
+                FoundQueue(
+                    name="orders.dlq",
+                    type="quorum",
+                    arguments={"x-delivery-limit": -1},
+                    definition={"delivery-limit": 5},
+                ),
+                5,
+            ),
+        ],
+    )
+    def test_dead_letter_queue_differs_when_it_has_a_delivery_limit(
+        self, queue: FoundQueue, limit: int | None
+    ) -> None:
+        found = item(as_wanted(wanted([ORDERS]), orders_dlq=queue), "orders.dlq")
+        assert [(each.what, each.found, each.wanted) for each in found.differences] == [
+            ("delivery-limit", limit, -1)
+        ]
 
     @pytest.mark.parametrize(
         ("exchange", "state"),
@@ -179,12 +205,20 @@ class TestMending:
 
     def test_what_a_policy_sets_too_much_is_lifted(self) -> None:
         queue = FoundQueue(
-            name="orders.dlq", type="quorum", arguments={}, policy="p", definition={"message-ttl": 5, "x": 1}
+            name="orders.dlq",
+            type="quorum",
+            arguments={"x-delivery-limit": -1},
+            policy="p",
+            definition={"message-ttl": 5, "x": 1},
         )
         words = shlex.split(item(as_wanted(wanted([ORDERS]), orders_dlq=queue), "orders.dlq").mend)
         assert json.loads(words[-1])["definition"] == {"x": 1}
         alone = FoundQueue(
-            name="orders.dlq", type="quorum", arguments={}, policy="p", definition={"message-ttl": 5}
+            name="orders.dlq",
+            type="quorum",
+            arguments={"x-delivery-limit": -1},
+            policy="p",
+            definition={"message-ttl": 5},
         )
         told = item(as_wanted(wanted([ORDERS]), orders_dlq=alone), "orders.dlq").mend
         assert told == "exclude 'orders.dlq' from the policy 'p' by its pattern"
@@ -236,7 +270,7 @@ class TestTelling:
         )
         lines = list(show(plan(found, wanted([ORDERS]))))
         assert lines[0] == "= exchange orders.dlx"
-        assert lines[1] == "+ queue    orders.dlq  (quorum)"
+        assert lines[1] == "+ queue    orders.dlq  (quorum, x-delivery-limit=-1)"
         assert lines[2] == "= binding  orders.dlx → orders.dlq"
         at = lines.index("~ queue    orders")
         assert lines[at + 1] == '    dead-letter-exchange is "", wanted is orders.dlx'

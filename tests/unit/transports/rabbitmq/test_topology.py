@@ -1,13 +1,15 @@
 """What a source needs on RabbitMQ."""
 
 from datetime import timedelta
+from typing import cast
 
 import pytest
 
 from redrive.errors import SettingsError
 from redrive.transports.base import Source
+from redrive.transports.rabbitmq.delivery_counts import TABLE, DeliveryCounts
 from redrive.transports.rabbitmq.names import STEPS, delay_queue
-from redrive.transports.rabbitmq.topology import Binding, Exchange, Queue, Topology, wanted
+from redrive.transports.rabbitmq.topology import Binding, Exchange, Queue, Topology, plain_queues, wanted
 
 
 def queue(topology: Topology, name: str) -> Queue:
@@ -27,7 +29,17 @@ def test_a_source_gets_a_work_queue_an_exchange_a_dead_letter_queue_and_what_joi
         "x-delivery-limit": 20,
     }
     dead = queue(topology, "orders.dlq")
-    assert (dead.role, dead.durable, dead.arguments) == ("dead letters", True, {"x-queue-type": "quorum"})
+    assert (dead.role, dead.durable) == ("dead letters", True)
+    assert dead.arguments == {"x-queue-type": "quorum", "x-delivery-limit": -1}
+
+
+@pytest.mark.parametrize("counts", TABLE, ids=lambda row: row.versions)
+def test_dead_letter_queues_and_plain_queues_give_up_no_message(counts: DeliveryCounts) -> None:
+    dead_letters = queue(wanted([Source(name="orders")], counts), "orders.dlq")
+    plain = queue(plain_queues(["verdicts"], counts), "verdicts")
+    for each in (dead_letters, plain):
+        limit = each.arguments.get("x-delivery-limit")
+        assert counts.limit_in_force(cast("int | None", limit)) is None
 
 
 def test_a_queue_is_made_for_every_step_of_the_delays() -> None:
