@@ -25,7 +25,7 @@ from redrive.amqp.codec import encode
 from redrive.amqp.connection import Connection
 from redrive.amqp.content import Content
 from redrive.amqp.events import Failed, HeartbeatReceived, MethodReceived
-from redrive.amqp.frames import method_frame
+from redrive.amqp.frames import FrameSplitter, method_frame
 from redrive.amqp.limits import Limits
 from redrive.amqp.methods import Method, Role
 from redrive.amqp.properties import BasicProperties, encode_properties
@@ -198,9 +198,9 @@ class Wire:
         if self.await_method(m.ConnectionOpenOk) is None:
             self.note("open vhost", self.ending())
 
-    def channel(self, *, confirm: bool = True) -> "Channel":
+    def channel(self, *, confirm: bool = True, number: int | None = None) -> "Channel":
         """One more channel, in confirm mode unless a script is about something else."""
-        channel = Channel(self, max(self.channels, default=0) + 1)
+        channel = Channel(self, number or max(self.channels, default=0) + 1)
         self.channels[channel.number] = channel
         self.send(m.ChannelOpen(), channel.number)
         channel.await_method(m.ChannelOpenOk)
@@ -261,6 +261,29 @@ class Wire:
                 octets += more
         self.gone = True
         return octets
+
+    def frames_until(self, kind: type[Method], count: int = 1, more: int = 0) -> list[tuple[int, bytes]]:
+        """Channel and payload of each frame up to the last of `count` methods and `more` frames behind it.
+
+        They are not read by the connection: for what its state machine does not expect.
+        """
+        found: list[tuple[int, bytes]] = []
+        head = kind.spec.number.to_bytes(4)
+        splitter = FrameSplitter(0)
+        self._socket.settimeout(PATIENCE)
+
+        def complete() -> bool:
+            wanted = [at for at, (_, payload) in enumerate(found) if payload[:4] == head]
+            return len(wanted) >= count and len(found) - wanted[count - 1] > more
+
+        with contextlib.suppress(OSError):
+            while not complete():
+                octets = self._socket.recv(1 << 20)
+                if not octets:
+                    self.gone = True
+                    break
+                found += [(channel, payload) for _, channel, payload in splitter.feed(octets)]
+        return found
 
     def is_alive(self) -> None:
         """Record whether a new channel can be used."""

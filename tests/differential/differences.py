@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, cast
 
+from redrive.amqp.frames import PROTOCOL_HEADER
 from tests.differential.record import Entry, Plain, Record
 
 Forgive: TypeAlias = Callable[[Record], Record]
@@ -129,6 +130,11 @@ def _identity(entry: Entry) -> Entry:
     if entry.step == "mechanisms" and isinstance(entry.got, list):
         return replace(entry, got=[item for item in entry.got if item in ("AMQPLAIN", "PLAIN")])
     return entry
+
+
+def _offers_0_9_1(entry: Entry) -> Entry:
+    """The answer to a foreign protocol header, whichever protocol it offers."""
+    return replace(entry, got=PROTOCOL_HEADER.hex()) if entry.got == "414d515003010000" else entry
 
 
 def _without_the_action(entry: Entry) -> Entry:
@@ -243,6 +249,13 @@ OLDER: Mapping[str, Older] = {
             "does not",
             None,
         ),
+        Older(
+            "least-frame-max",
+            _3_10_AND_4_0,
+            "accepts a `frame_max` of 4096",
+            "8192 is the least; below, the connection is dropped",
+            None,
+        ),
     )
 }
 
@@ -250,11 +263,11 @@ DELIBERATE: Mapping[str, Deliberate] = {
     row.name: row
     for row in (
         Deliberate(
-            "negotiation-refused",
-            "hangs up three seconds after a `tune-ok` that asks for too much",
-            "says so: 530 `negotiated frame_max = 262144 is higher than the maximum allowed value (131072)`",
-            "a client learns why it was refused",
-            _in_entries(_ended),
+            "amqp-1.0",
+            "speaks AMQP 1.0, and offers it (`AMQP 3.1.0.0`) to a client with an unknown protocol header",
+            "always offers `AMQP 0.0.9.1`",
+            "it speaks AMQP 0-9-1 alone",
+            _in_entries(_offers_0_9_1),
         ),
         Deliberate(
             "identity",

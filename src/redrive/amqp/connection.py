@@ -18,6 +18,7 @@ takes publishes and acks on channels that are in `ready` by their raw payloads, 
 """
 
 import struct
+from collections.abc import Iterator
 from typing import Final
 
 from redrive.amqp import methods as m
@@ -34,6 +35,8 @@ from redrive.amqp.events import (
 )
 from redrive.amqp.frames import (
     BODY,
+    CONTENT_HEADER_SIZE,
+    FRAME_MIN_SIZE,
     FRAME_OVERHEAD,
     HEADER,
     HEARTBEAT,
@@ -58,8 +61,9 @@ from redrive.amqp.states import (
     ConnectionState,
 )
 
-# Until the limits are agreed on; RabbitMQ 4 allows the same.
+# Until the limits are agreed on, and the least that a server agrees to; both as RabbitMQ 4.3.
 HANDSHAKE_FRAME_MAX: Final = 8192
+SERVER_LEAST_FRAME_MAX: Final = 8192
 CHANNEL_MAX: Final = 65535
 _CONNECTION: Final = 10
 _CHANNEL: Final = 20
@@ -116,23 +120,32 @@ class Connection:
 
     def receive(self, data: bytes) -> list[Event]:
         """What `data` completes, in order. Never raises for what a peer does."""
+        return list(self.events(data))
+
+    def events(self, data: bytes) -> Iterator[Event]:
+        """What `data` completes, one by one: what is sent meanwhile counts for the frames that follow.
+
+        So a server can answer a client that does not wait for the answers of the handshake.
+        """
         events: list[Event] = []
         if self.closed or self.splitter.error is not None:
-            return events
+            return
         if self._fresh:
             data = self._receive_first(data, events)
+            yield from events
             if not data:
-                return events
+                return
         while True:
             limits = self.limits
             for kind, channel, payload in self.splitter.feed(data):
-                events += self.handle(kind, channel, payload)
+                yield from self.handle(kind, channel, payload)
             if self.limits is limits or self.splitter.error is not None:
                 break
             # Frames behind a tune-ok in the same chunk were held against the limits before it.
             data = b""
+        events = []
         self.check_splitter(events)
-        return events
+        yield from events
 
     def check_splitter(self, events: list[Event]) -> None:
         """Add the `Failed` event of a stream that could not be split; for those who read it themselves."""
@@ -246,12 +259,21 @@ class Connection:
         step = CHANNEL_STEPS.get((state, sender, type(method)))
         if step is None:
             raise _not_open(channel, state, method)
-        if isinstance(method, m.ChannelOpen) and channel > (self.limits.channel_max or CHANNEL_MAX):
-            text = f"channel {channel} is above the negotiated channel_max ({self.limits.channel_max})"
-            raise HardError(ReplyCode.NOT_ALLOWED, text)
+        if isinstance(method, m.ChannelOpen):
+            self._check_channel_max()
         if isinstance(method, m.ChannelClose) and sender is self.peer:
             self._must_answer.add(channel)
         self._set_channel(channel, step)
+
+    def _check_channel_max(self) -> None:
+        """Whether one more channel may be opened; the numbers of channels do not matter."""
+        most = self.limits.channel_max
+        if not most or len(self.channels) < most:
+            return
+        count = sum(state in (ChannelState.OPENING, ChannelState.OPEN) for state in self.channels.values())
+        if count >= most:
+            text = f"number of channels opened ({count}) has reached the negotiated channel_max ({most})"
+            raise HardError(ReplyCode.NOT_ALLOWED, text)
 
     def _set_channel(self, channel: int, state: ChannelState) -> None:
         if state is ChannelState.CLOSED:
@@ -273,7 +295,8 @@ class Connection:
 
     def _agree(self, answer: m.ConnectionTuneOk) -> None:
         """Hold to what the client has answered, or raise and leave everything as it is."""
-        check_answer(self._tuned or m.ConnectionTune(), answer)
+        least = SERVER_LEAST_FRAME_MAX if self.role is Role.SERVER else FRAME_MIN_SIZE
+        check_answer(self._tuned or m.ConnectionTune(), answer, least)
         self.limits = Limits(answer.frame_max, answer.channel_max, answer.heartbeat)
         self.splitter.limit(answer.frame_max)
         self.heartbeats = Heartbeats(answer.heartbeat)
@@ -328,6 +351,10 @@ class Connection:
             raise MisuseError(f"{name} of {len(payload)} octets does not fit a frame of {frame_max}")
         octets = method_frame(channel, payload)
         if content is not None:
+            size = len(content.properties)
+            if frame_max and size + CONTENT_HEADER_SIZE > frame_max - FRAME_OVERHEAD:
+                text = f"properties of {size} octets do not fit a frame of {frame_max}: shorten the headers"
+                raise MisuseError(text)
             octets += content_frames(channel, content.properties, content.body, frame_max)
         if channel == 0:
             self._send_on_connection(method)

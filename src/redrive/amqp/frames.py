@@ -26,7 +26,7 @@ import re
 import struct
 from typing import Final, TypeAlias
 
-from redrive.amqp.errors import HardError, MisuseError, ReplyCode
+from redrive.amqp.errors import HardError, ReplyCode
 
 METHOD: Final = 1
 HEADER: Final = 2
@@ -40,10 +40,11 @@ Frame: TypeAlias = tuple[int, int, bytes]
 Item: TypeAlias = tuple[int, int, bytes, bytes, bytes]
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
+_PROTOCOL_HEADERS: Final = (PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09")  # AMQP 0-9 is the same on the wire
 HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 FRAME_END: Final = b"\xce"
 FRAME_OVERHEAD: Final = 8
-FRAME_MIN_SIZE: Final = 4096
+FRAME_MIN_SIZE: Final = 4096  # of the specification; a server may ask for more
 DEFAULT_FRAME_MAX: Final = 131072
 _NO_LIMIT: Final = 0xFFFFFFFF
 
@@ -70,6 +71,7 @@ _HEAD = struct.Struct(">BHI")
 _HEADER_FRAME = struct.Struct(">BHIHHQ")
 _END_AND_HEAD = struct.Struct(">BBHI")
 _CONTENT_HEADER = struct.Struct(">HHQ")
+CONTENT_HEADER_SIZE: Final = _CONTENT_HEADER.size  # of a content header without properties
 
 
 class FrameSplitter:
@@ -85,15 +87,17 @@ class FrameSplitter:
         self.limit(frame_max)
 
     def limit(self, frame_max: int) -> None:
-        """From now on no frame may be longer than `frame_max` octets in all; 0 is no limit.
+        """From now on no payload may be longer than `frame_max` octets; 0 is no limit.
 
-        A frame that was too long for the limit before is judged again by the next call.
+        By the specification a whole frame counts, with the 8 octets around its payload. RabbitMQ allows for those, and
+        some clients send payloads of `frame_max` octets. A frame that was too long for the limit before is judged
+        again by the next call.
         """
         if self._too_long:
             self.error = None
             self._too_long = False
             self._need = 0
-        self._limit = frame_max - FRAME_OVERHEAD if frame_max else _NO_LIMIT
+        self._limit = frame_max or _NO_LIMIT
         self._last: _Last = _NOTHING_YET
 
     @property
@@ -304,9 +308,7 @@ def _complaint(kind: int, channel: int, length: int, limit: int) -> HardError:
     if kind not in _KNOWN_KINDS:
         text = f"frame type {kind} is unknown"
     elif length > limit:
-        text = (
-            f"a frame of {length + FRAME_OVERHEAD} octets; the negotiated maximum is {limit + FRAME_OVERHEAD}"
-        )
+        text = f"a payload of {length} octets is larger than the negotiated frame_max ({limit})"
     elif channel:
         # The specification says 501; RabbitMQ says 505, and it is RabbitMQ that clients know.
         text = f"a heartbeat on channel {channel}; it belongs on channel 0"
@@ -335,10 +337,10 @@ def expand(item: Item) -> list[Frame]:
 
 
 def read_protocol_header(data: bytes) -> bool | None:
-    """Whether `data` begins with our protocol header; None while it is too short to tell."""
-    if data.startswith(PROTOCOL_HEADER):
+    """Whether `data` begins with our protocol header, or that of 0-9; None while it is too short to tell."""
+    if data.startswith(_PROTOCOL_HEADERS):
         return True
-    return None if PROTOCOL_HEADER.startswith(data) else False
+    return None if any(header.startswith(data) for header in _PROTOCOL_HEADERS) else False
 
 
 def method_frame(channel: int, payload: bytes) -> bytes:
@@ -352,13 +354,12 @@ def content_header(properties: bytes, body_size: int) -> bytes:
 
 
 def content_frames(channel: int, properties: bytes, body: bytes, frame_max: int) -> bytes:
-    """The header frame and as many body frames as `frame_max` asks for; 0 is no limit."""
+    """The header frame and as many body frames as `frame_max` asks for; 0 is no limit.
+
+    A header cannot be split: a larger one is written as it is, as RabbitMQ does with what another client sent.
+    """
     header = content_header(properties, len(body))
     room = frame_max - FRAME_OVERHEAD if frame_max else _NO_LIMIT
-    if len(header) > room:
-        raise MisuseError(
-            f"properties of {len(properties)} octets do not fit a frame of {frame_max}: shorten the headers"
-        )
     parts = [_HEAD.pack(HEADER, channel, len(header)), header, FRAME_END]
     if len(body) <= room:
         if body:

@@ -1,7 +1,8 @@
 """On which limits do the two ends of a connection agree?
 
 The server proposes some, the client answers with the lower of these and its own. 0 is no limit. The rule: the client
-may lower what the server proposed, never raise it; and a frame must hold something.
+may lower what the server proposed, never raise it; and a frame must hold something: 4096 octets by the specification,
+8192 for a server like RabbitMQ 4.3.
 
 It does not know when that is said, nor who keeps to it; see `connection`.
 """
@@ -35,10 +36,12 @@ def answer_to(offer: m.ConnectionTune, ours: Limits) -> m.ConnectionTuneOk:
     )
 
 
-def check_answer(offer: m.ConnectionTune, answer: m.ConnectionTuneOk) -> None:
+def check_answer(
+    offer: m.ConnectionTune, answer: m.ConnectionTuneOk, least_frame_max: int = FRAME_MIN_SIZE
+) -> None:
     """Raise a `HardError` if this is no answer to that proposal."""
     pairs = (
-        ("frame_max", offer.frame_max, answer.frame_max, FRAME_MIN_SIZE),
+        ("frame_max", offer.frame_max, answer.frame_max, least_frame_max),
         ("channel_max", offer.channel_max, answer.channel_max, 1),
     )
     ids = (answer.spec.class_id, answer.spec.method_id)

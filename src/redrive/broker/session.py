@@ -5,7 +5,7 @@ takes. The handshake, permissions and the closing of channels and connections ar
 in `channel` and `handlers`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from redrive.amqp import methods as m
@@ -68,6 +68,7 @@ class Session:
         self.was_blocked = False
         self.publishes = False
         self.is_congested = False
+        self.is_tuned = False  # the limits of the connection are agreed on
         self.is_done = False  # everything has been said: close the socket once the outbox is empty
         self.is_left_to_client = False  # it has said good-bye, and hangs up by itself
         self.hold_until = 0  # a place in the journal: nothing is sent before it is on disk
@@ -107,7 +108,7 @@ class Session:
         self.now = now
         connection = self.connection
         if connection.state is not ConnectionState.RUNNING:
-            self._handle_all(connection.receive(data))
+            self._handle_all(connection.events(data))
             return
         channels, ready = self.channels, connection.ready
         for item in connection.splitter.feed_batches(data):
@@ -140,8 +141,10 @@ class Session:
             connection.check_splitter(events)
             self._handle_all(events)
 
-    def _handle_all(self, events: list[Event]) -> None:
+    def _handle_all(self, events: Iterable[Event]) -> None:
         for event in events:
+            if self.is_done:
+                return  # it was told so, or hung up on
             try:
                 self._handle(event)
             except AmqpError as error:
@@ -182,6 +185,9 @@ class Session:
             if number in self.connection.channels:
                 self.write(self.connection.close_for(error, number))
             return
+        if not self.is_tuned:  # as RabbitMQ: before the limits are agreed on, a client is not answered
+            self._hang_up(str(error))
+            return
         self.broker.log.warning("connection %s closed: %s", self.peer, error)
         if not self.connection.closed:
             try:
@@ -204,6 +210,8 @@ class Session:
                 if self._log_in(method):
                     limits = self.broker.limits
                     self.send(m.ConnectionTune(limits.channel_max, limits.frame_max, limits.heartbeat))
+            case m.ConnectionTuneOk():
+                self.is_tuned = True
             case m.ConnectionOpen():
                 self._enter(method.virtual_host)
                 self.send(m.ConnectionOpenOk())
@@ -238,7 +246,8 @@ class Session:
         if not self.broker.may_log_in(credentials, self, external=mechanism == EXTERNAL):
             text = f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
             if abilities.get("authentication_failure_close"):
-                self._fail(0, HardError(ReplyCode.ACCESS_REFUSED, text))
+                self.write(self.connection.close_for(HardError(ReplyCode.ACCESS_REFUSED, text)))
+                self.broker.log.warning("connection %s closed: %s", self.peer, text)
             else:
                 self._hang_up(text)  # the client would not understand a close so early
             return False

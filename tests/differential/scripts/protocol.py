@@ -5,11 +5,11 @@ connection, and the record says which, with code and text.
 """
 
 from redrive.amqp import methods as m
-from redrive.amqp.codec import encode
+from redrive.amqp.codec import decode, encode
 from redrive.amqp.content import Content
-from redrive.amqp.frames import BODY, HEADER, METHOD, content_header, method_frame
+from redrive.amqp.frames import BODY, HEADER, METHOD, PROTOCOL_HEADER, content_header, method_frame
 from redrive.amqp.limits import Limits
-from redrive.amqp.properties import NO_PROPERTIES
+from redrive.amqp.properties import NO_PROPERTIES, BasicProperties, encode_properties
 from redrive.amqp.sasl import Credentials, encode_response
 from tests.differential.client import CAPABILITIES, Scene, Wire
 from tests.differential.differences import differs
@@ -46,6 +46,7 @@ def the_broker_proposes_limits(scene: Scene) -> None:
     wire.note("tune", wire.plain(tune))
 
 
+@differs("amqp-1.0")
 def a_foreign_protocol_header_is_answered_with_the_right_one(scene: Scene) -> None:
     for header in (b"AMQP\x00\x00\x09\x02", b"AMQP\x00\x00\x08\x00", b"HTTP/1.1", b"AMQP\x02\x01\x00\x00"):
         wire = scene.wire()
@@ -54,15 +55,14 @@ def a_foreign_protocol_header_is_answered_with_the_right_one(scene: Scene) -> No
 
 
 def limits_may_be_lowered(scene: Scene) -> None:
-    wire = scene.connect(limits=Limits(frame_max=4096, channel_max=3, heartbeat=0))
+    wire = scene.connect(limits=Limits(frame_max=8192, channel_max=3, heartbeat=0))
     ch = wire.channel()
     ch.queue("work")
-    ch.publish("work", "x" * 10_000)
+    ch.publish("work", "x" * 20_000)
     ch.get("work", record=False)
     ch.note("length", len(ch.last_body() or ""))
 
 
-@differs("protocol-error-texts")
 def one_channel_more_than_agreed_is_refused(scene: Scene) -> None:
     wire = scene.connect(limits=Limits(channel_max=3, heartbeat=0))
     for _ in range(3):
@@ -71,15 +71,114 @@ def one_channel_more_than_agreed_is_refused(scene: Scene) -> None:
     wire.see_end("channel 4 of 3")
 
 
-@differs("negotiation-refused")
+def a_channel_may_have_any_number(scene: Scene) -> None:
+    wire = scene.connect(limits=Limits(channel_max=2, heartbeat=0))
+    for number in (2, 65_535, 1000, 3):
+        ch = wire.channel(number=number)
+        ch.queue("work")
+        if number > 2:
+            ch.close()
+            del wire.channels[number]
+    wire.channel().queue("missing", passive=True)
+    wire.channel().queue("work")
+
+
 def limits_may_not_be_raised(scene: Scene) -> None:
-    asked = ((262_144, 2047), (0, 2047), (131_072, 4000), (131_072, 0), (4095, 2047))
+    _see_refused_limits(scene, (262_144, 2047), (0, 2047), (131_072, 4000), (131_072, 0), (4095, 2047))
+
+
+@differs("least-frame-max")
+def a_frame_max_below_8192_is_refused(scene: Scene) -> None:
+    _see_refused_limits(scene, (8191, 2047), (4096, 2047))
+
+
+def _see_refused_limits(scene: Scene, *asked: tuple[int, int]) -> None:
     wires = [_until_tune(scene)[0] for _ in asked]
     for wire, (frame_max, channel_max) in zip(wires, asked, strict=True):
         wire.send_anyway(m.ConnectionTuneOk(channel_max, frame_max, 0))
     for wire, (frame_max, channel_max) in zip(wires, asked, strict=True):
         wire.see_end(f"frame_max {frame_max}, channel_max {channel_max}")
-        scene.demand("530", holds=wire.closed_by is not None and wire.closed_by.reply_code == 530)
+
+
+def a_handshake_may_come_in_one_piece(scene: Scene) -> None:
+    """A client that does not wait for any answer, down to a declare and a publish."""
+    wire = scene.wire()
+    response = encode_response("PLAIN", Credentials(scene.user, scene.password))
+    body = b"x" * 10_000  # more than fits a frame before the limits are agreed on
+    methods = (
+        (0, m.ConnectionStartOk({"capabilities": dict(CAPABILITIES)}, "PLAIN", response)),
+        (0, m.ConnectionTuneOk(2047, 131_072, 0)),
+        (0, m.ConnectionOpen(scene.broker.vhost)),
+        (1, m.ChannelOpen()),
+        (1, m.QueueDeclare("work")),
+        (1, m.BasicPublish("", "work")),
+    )
+    octets = [PROTOCOL_HEADER, *(method_frame(channel, encode(method)) for channel, method in methods)]
+    octets += [_frame(HEADER, 1, content_header(NO_PROPERTIES, len(body))), _frame(BODY, 1, body)]
+    octets.append(method_frame(1, encode(m.QueueDeclare("other"))))
+    wire.send_octets(b"".join(octets))
+    answers = wire.frames_until(m.QueueDeclareOk, 2)
+    wire.note("answers", [[channel, decode(payload).wire_name()] for channel, payload in answers])
+    scene.channel().get("work", wait=True, record=False)
+
+
+def a_refused_login_in_one_piece_is_answered_once(scene: Scene) -> None:
+    wire = scene.wire()
+    response = encode_response("PLAIN", Credentials(scene.user, "wrong"))
+    methods = (
+        m.ConnectionStartOk({"capabilities": dict(CAPABILITIES)}, "PLAIN", response),
+        m.ConnectionTuneOk(2047, 131_072, 0),
+        m.ConnectionOpen(scene.broker.vhost),
+    )
+    wire.send_octets(PROTOCOL_HEADER + b"".join(method_frame(0, encode(method)) for method in methods))
+    answers = wire.frames_until(m.ConnectionClose)
+    wire.note("answers", [[channel, decode(payload).wire_name()] for channel, payload in answers])
+
+
+def the_header_of_amqp_0_9_is_accepted(scene: Scene) -> None:
+    wire = scene.wire()
+    wire.send_octets(b"AMQP\x01\x01\x00\x09")
+    start = decode(wire.frames_until(m.ConnectionStart)[0][1])
+    assert isinstance(start, m.ConnectionStart)
+    wire.note("version", [start.version_major, start.version_minor])
+
+
+def a_payload_of_frame_max_is_accepted(scene: Scene) -> None:
+    """Some clients count the payload alone, not the whole frame."""
+    wire = scene.connect(limits=Limits(frame_max=8192, heartbeat=0))
+    ch = wire.channel()
+    ch.queue("work")
+    for size in (8184, 8185, 8192):
+        wire.send_octets(_frame(METHOD, 1, encode(m.BasicPublish("", "work"))))
+        wire.send_octets(_frame(HEADER, 1, content_header(NO_PROPERTIES, size)))
+        wire.send_octets(_frame(BODY, 1, b"x" * size))
+        ch.get("work", wait=True, no_ack=True, record=False)
+        ch.note("length", len(ch.last_body() or ""))
+
+
+def headers_of_frame_max_are_delivered(scene: Scene) -> None:
+    """Also to a client whose frames are smaller: a content header cannot be split."""
+    wire = scene.connect()
+    ch = wire.channel()
+    ch.queue("taken")
+    ch.queue("left")
+    properties = encode_properties(BasicProperties(headers={"h": "x" * (131_072 - 25)}))
+    ch.note("octets of properties", len(properties))
+    for body in (b"", b"small", b"large" * 10_000):
+        for queue in ("taken", "left"):
+            wire.send_octets(_frame(METHOD, 1, encode(m.BasicPublish("", queue))))
+            wire.send_octets(_frame(HEADER, 1, content_header(properties, len(body))))
+            pieces = (body[at : at + 8192] for at in range(0, len(body), 8192))
+            wire.send_octets(b"".join(_frame(BODY, 1, piece) for piece in pieces))
+        ch.get("taken", wait=True, no_ack=True, record=False)
+        ch.note("received", [len(ch.last_body() or ""), len(str(ch.last_headers()["h"]))])
+    ch.await_count("left", 3)
+    small = scene.connect(limits=Limits(frame_max=8192, heartbeat=0))
+    small.send_octets(method_frame(1, encode(m.ChannelOpen())))
+    for method in (m.BasicConsume("left", "tag", no_ack=True), m.QueueDeclare("last")):
+        small.send_octets(method_frame(1, encode(method)))
+    frames = small.frames_until(m.BasicDeliver, 3, more=8)
+    small.note("deliveries", [len(payload) for _, payload in frames if payload[:4] == b"\x00\x3c\x00\x00"])
 
 
 def a_heartbeat_of_one_second_is_kept(scene: Scene) -> None:
@@ -164,12 +263,13 @@ def opening_twice_ends_the_connection(scene: Scene) -> None:
 
 @differs("protocol-error-texts")
 def a_frame_that_is_too_large_ends_the_connection(scene: Scene) -> None:
-    wire = scene.connect(limits=Limits(frame_max=4096, heartbeat=0))
-    wire.channel()
-    wire.send_octets(_frame(METHOD, 1, encode(m.BasicPublish("", "work"))))
-    wire.send_octets(_frame(HEADER, 1, content_header(NO_PROPERTIES, 5000)))
-    wire.send_octets(_frame(BODY, 1, b"x" * 5000))
-    wire.see_end("5008 octets of 4096")
+    for size in (8193, 10_000):
+        wire = scene.connect(limits=Limits(frame_max=8192, heartbeat=0))
+        wire.channel()
+        wire.send_octets(_frame(METHOD, 1, encode(m.BasicPublish("", "work"))))
+        wire.send_octets(_frame(HEADER, 1, content_header(NO_PROPERTIES, size)))
+        wire.send_octets(_frame(BODY, 1, b"x" * size))
+        wire.see_end(f"{size} octets of 8192")
 
 
 @differs("protocol-error-texts")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from redrive.amqp.codec import encode
-from redrive.amqp.errors import HardError, MisuseError, ReplyCode
+from redrive.amqp.errors import HardError, ReplyCode
 from redrive.amqp.frames import (
     ACKS,
     BODY,
@@ -174,7 +174,7 @@ def test_a_big_frame_in_small_pieces_is_not_looked_at_before_it_is_whole() -> No
     [
         (b"\x04\x00\x00\x00\x00\x00\x00\xce", "type 4"),
         (b"\x01\x00\x01\x00\x00\x00\x01A\xcd", "octet 205"),
-        (b"\x01\x00\x01\x00\x01\xff\xf9" + b"\x00", "131073"),
+        (b"\x01\x00\x01\x00\x02\x00\x01" + b"\x00", "131073"),
         (b"\x01\x00\x01\xff\xff\xff\xff\x00", "negotiated"),
         (b"\x08\x00\x01\x00\x00\x00\x00\xce", "channel 1"),
         (b"\x08\x00\x00\x00\x00\x00\x01A\xce", "payload"),
@@ -216,10 +216,13 @@ def test_a_spoilt_content_is_given_as_the_frames_it_is_made_of(spoil: int) -> No
 
 
 def test_the_largest_frame_passes_and_one_octet_more_does_not() -> None:
-    splitter = FrameSplitter(4096)
-    assert len(splitter.feed(method_frame(1, b"x" * 4088))) == 1
-    splitter.feed(method_frame(1, b"x" * 4089))
-    assert splitter.error is not None
+    for reader in ("feed", "feed_batches"):
+        splitter = FrameSplitter(4096)
+        read = getattr(splitter, reader)
+        assert len(read(method_frame(1, b"x" * 4096))) == 1
+        assert splitter.error is None
+        read(method_frame(1, b"x" * 4097))
+        assert splitter.error is not None
     assert FrameSplitter(0).feed(method_frame(1, b"x" * 1_000_000))[0][2] == b"x" * 1_000_000
 
 
@@ -244,10 +247,10 @@ def test_a_body_is_split_at_the_frame_maximum() -> None:
     assert len(split(content_frames(1, NO_PROPERTIES, b"", 4096))) == 1
 
 
-def test_properties_that_do_not_fit_a_frame_are_a_misuse() -> None:
+def test_content_header_is_not_split() -> None:
     properties = encode_properties(BasicProperties(headers={"k": "x" * 5000}))
-    with pytest.raises(MisuseError, match="shorten"):
-        content_frames(1, properties, b"", 4096)
+    (header,) = FrameSplitter(0).feed(content_frames(1, properties, b"", 4096))
+    assert header == (HEADER, 1, content_header(properties, 0))
 
 
 @pytest.mark.parametrize(
