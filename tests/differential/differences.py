@@ -236,6 +236,22 @@ OLDER: Mapping[str, Older] = {
             None,
         ),
         Older(
+            "consumer-timeout",
+            _3_10_AND_4_0,
+            "a consumer that does not acknowledge in time loses its channel, whatever the type of its queue; "
+            "3.10 has no `x-consumer-timeout`, and time is looked at once a minute",
+            "a quorum queue takes its deliveries back and sends the consumer `basic.cancel`; classic queues "
+            "have no timeout",
+            None,
+        ),
+        Older(
+            "delayed-retry",
+            _3_10_AND_4_0,
+            "a quorum queue delivers what was returned at once; `x-delayed-retry-type` means nothing",
+            "it delays what was returned if its arguments or policy say so",
+            None,
+        ),
+        Older(
             "unknown-exchange-type",
             _3_10,
             "ends the connection: 503 COMMAND_INVALID",
