@@ -41,11 +41,21 @@ from typing import Final
 
 from redrive.broker import records, segments
 from redrive.broker.journal_errors import JournalError
-from redrive.broker.journal_index import LARGEST_PREFIX, MESSAGE_SIZE, OFFSET_AT, PREFIX_AT, PUBLISH_SIZE
+from redrive.broker.journal_index import (
+    FAILURE_BITS,
+    FAILURES,
+    LARGEST_PREFIX,
+    MESSAGE_SIZE,
+    OFFSET_AT,
+    PREFIX_AT,
+    PUBLISH_SIZE,
+)
 from redrive.broker.journal_recovery import Recovered, Recovery
 from redrive.broker.records import (
-    DELIVERED,
-    DELIVERED_HEAD,
+    CHECK_OUT,
+    CHECK_OUT_HEAD,
+    COUNT,
+    COUNT_HEAD,
     ENQUEUE,
     ENQUEUE_HEAD,
     HOLD,
@@ -180,12 +190,15 @@ class Journal(Recovery):
             if offset >= self._segment_bytes:
                 self._roll()
 
-    def delivered(self, queue_id: int, number: int, count: int) -> None:
-        """An entry was handed out; after a restart it is a redelivery, with this delivery count."""
-        queue = self._queues.get(queue_id)
-        if queue is not None and number in queue.entries:
-            queue.delivered[number] = count
-            self._append(DELIVERED_HEAD.pack(DELIVERED, queue_id, number, count))
+    def count(self, queue_id: int, number: int, acquired: int, failures: int) -> None:
+        """The counts of an entry, after a delivery that was not acknowledged or because it came with them."""
+        if self._count(queue_id, number, acquired, failures):
+            self._append(COUNT_HEAD.pack(COUNT, queue_id, number, acquired, failures))
+
+    def check_out(self, queue_id: int, first: int, last: int) -> None:
+        """The entries with these numbers were delivered; if the broker is killed, the deliveries have failed."""
+        if self._check_out(queue_id, first, last):
+            self._append(CHECK_OUT_HEAD.pack(CHECK_OUT, queue_id, first, last))
 
     def hold(self, queue_id: int, number: int, why: int, at: int) -> None:
         """An entry stays in its queue but is not delivered; see `records` for `why` and `at`."""
@@ -380,10 +393,14 @@ class Journal(Recovery):
         for queue_id, number, expires_at in _triples(entries):
             self._append(ENQUEUE_HEAD.pack(ENQUEUE, place, queue_id, number, expires_at))
         for queue_id, number, _ in _triples(own + entries):
-            delivered = self._queues[queue_id].delivered.get(number)
-            if delivered is not None:
-                self._append(DELIVERED_HEAD.pack(DELIVERED, queue_id, number, delivered))
-            held = self._queues[queue_id].held.get(number)
+            queue = self._queues[queue_id]
+            counts = queue.counts.get(number)
+            if counts is not None:
+                acquired, failures = counts >> FAILURE_BITS, counts & FAILURES
+                self._append(COUNT_HEAD.pack(COUNT, queue_id, number, acquired, failures))
+            if number in queue.checked_out:
+                self._append(CHECK_OUT_HEAD.pack(CHECK_OUT, queue_id, number, number))
+            held = queue.held.get(number)
             if held is not None:
                 self._append(HOLD_HEAD.pack(HOLD, queue_id, number, *held))
 

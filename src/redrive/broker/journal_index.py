@@ -32,16 +32,21 @@ OFFSET_AT: Final = 56
 PREFIX_AT: Final = 32
 LENGTH: Final = 0xFFFF_FFFF
 LARGEST_PREFIX: Final = 0xFF_FFFF
+FAILURE_BITS: Final = 32  # of the two counts of an entry in one number
+FAILURES: Final = 0xFFFF_FFFF
 
 
 class LiveQueue:
     """What a queue has."""
 
-    __slots__ = ("delivered", "entries", "held")
+    __slots__ = ("checked_out", "counts", "entries", "held")
 
     def __init__(self) -> None:
         self.entries: dict[int, int] = {}  # number → place
-        self.delivered: dict[int, int] = {}  # number → count, of those that were delivered
+        self.counts: dict[
+            int, int
+        ] = {}  # number → acquired << 32 | failures, if there are any; last return last
+        self.checked_out: set[int] = set()  # numbers of deliveries that are under way
         self.held: dict[
             int, tuple[int, int]
         ] = {}  # number → why and since or until when, as in `hold` records
@@ -148,8 +153,10 @@ class Index:
         place = queue.entries.pop(number, 0)
         if not place:
             return False
-        if queue.delivered:
-            queue.delivered.pop(number, None)
+        if queue.counts:
+            queue.counts.pop(number, None)
+        if queue.checked_out:
+            queue.checked_out.discard(number)
         if queue.held:
             queue.held.pop(number, None)
         if place in self._shared:
@@ -157,6 +164,28 @@ class Index:
         else:
             self._lighten(self._places.pop(place))
         return True
+
+    def _count(self, queue_id: int, number: int, acquired: int, failures: int) -> bool:
+        """Note the counts of an entry whose delivery ended or that came with them; whether it is there."""
+        queue = self._queues.get(queue_id)
+        if queue is None or number not in queue.entries:
+            return False
+        queue.checked_out.discard(number)
+        queue.counts.pop(number, None)
+        queue.counts[number] = acquired << FAILURE_BITS | failures
+        return True
+
+    def _check_out(self, queue_id: int, first: int, last: int) -> bool:
+        """Note that these entries were delivered; whether one of them is there."""
+        queue = self._queues.get(queue_id)
+        if queue is None:
+            return False
+        numbers = [number for number in range(first, last + 1) if number in queue.entries]
+        queue.checked_out.update(numbers)
+        if queue.held:
+            for number in numbers:
+                queue.held.pop(number, None)
+        return bool(numbers)
 
     def _forget_all(self, queue_id: int) -> bool:
         queue = self._queues.get(queue_id)

@@ -18,9 +18,9 @@ from redrive.broker.arguments import Declared
 from redrive.broker.dead_letter import DeadLetter
 from redrive.broker.exchanges import Exchange
 from redrive.broker.journal import Journal
-from redrive.broker.journal_recovery import Recovered, RecoveredEntry
+from redrive.broker.journal_recovery import Recovered, RecoveredEntry, RecoveredQueue
 from redrive.broker.keep import Keep
-from redrive.broker.message import Entry, Message, priority_of
+from redrive.broker.message import PROPERTIES_AT, Entry, Message, priority_of
 from redrive.broker.policies import Policy
 from redrive.broker.queue import Queue
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from redrive.broker.vhost import VHost
 
 _DEEP: Final = 2000  # in a queue longer than this, bodies that are on disk leave memory
+_PRIORITY_FLAG: Final = 0x08  # in the first octet of the properties
 _CLEAN: Final = "clean"  # a document that is there only between an orderly stop and the next start
 _DELAYED: Final = 0  # why an entry is held back
 _encode = msgspec.msgpack.encode
@@ -43,6 +44,10 @@ class JournalKeep(Keep):
         self._is_restoring = False
         self._paged = 0
         self._next_place = self._recovered.next_place | 1
+        # Deliveries of one quorum queue that are not in the journal yet: entries in a row.
+        self._out_queue = 0
+        self._out_first = 0
+        self._out_last = 0
         self._durable = self.journal.position()
         self._leaving: deque[tuple[int, Message]] = (
             deque()
@@ -72,6 +77,7 @@ class JournalKeep(Keep):
 
     def close(self) -> None:
         """An orderly end."""
+        self._check_out()
         self.journal.put_definition(_CLEAN, b"")
         self.journal.close()
 
@@ -100,6 +106,7 @@ class JournalKeep(Keep):
 
     def queue_gone(self, vhost: str, queue: Queue) -> None:
         """It went, and its messages and bindings with it."""
+        self._check_out()
         self.journal.purge_queue(queue.id)
         self._unbind_target(vhost, "queue", queue.name)
         self.document(_key("queue", vhost, queue.name), None)
@@ -166,6 +173,8 @@ class JournalKeep(Keep):
                 message.header,
                 body,
             )
+        if entry.failures:
+            self.journal.count(queue.id, entry.number, entry.acquired, entry.failures)
         if len(queue.line) > _DEEP:
             self._leaving.append((self.journal.position(), message))
 
@@ -178,12 +187,34 @@ class JournalKeep(Keep):
         """It went."""
         if entry.message.body is None:
             self._paged -= entry.message.size
+        if self._out_queue:
+            self._check_out()
         self.journal.settle(queue.id, entry.number)
+
+    def delivered(self, queue: Queue, entry: Entry) -> None:
+        """A message of a quorum queue was delivered and waits for its acknowledgement.
+
+        A row of deliveries becomes one record, at the end of the turn or before one of them is settled: after a crash
+        they are failures, and what has never been delivered is not.
+        """
+        number = entry.number
+        if number == self._out_last + 1 and queue.id == self._out_queue:
+            self._out_last = number
+        else:
+            self._check_out()
+            self._out_queue = queue.id
+            self._out_first = self._out_last = number
+
+    def _check_out(self) -> None:
+        if self._out_queue:
+            self.journal.check_out(self._out_queue, self._out_first, self._out_last)
+            self._out_queue = 0
 
     def returned(self, queue: Queue, entry: Entry) -> None:
         """It was delivered and came back."""
         if entry.message.place:
-            self.journal.delivered(queue.id, entry.number, entry.failures)
+            self._check_out()
+            self.journal.count(queue.id, entry.number, entry.acquired, entry.failures)
 
     def delayed(self, queue: Queue, entry: Entry, until: int) -> None:
         """After it came back: it is not delivered before this time."""
@@ -196,6 +227,8 @@ class JournalKeep(Keep):
 
     def last_position(self) -> int:
         """Where the last thing said stands."""
+        if self._out_queue:
+            self._check_out()
         return self.journal.position()
 
     def durable_position(self) -> int:
@@ -258,16 +291,36 @@ class JournalKeep(Keep):
             self._restore_binding(broker, place)
         for number, entries in found.queues.items():
             if number in queues:
-                _, queue = queues[number]
-                for stored in entries:
-                    entry = _entry_of(stored, clean=clean)
-                    self._paged += stored.size
-                    if queue.declared.max_priority or queue.is_quorum:
-                        self.body(entry.message)  # its header tells
-                        entry.priority = priority_of(entry.message.properties)
-                    queue.restore(entry, delayed_until=stored.held[1] if stored.held else 0)
-                queue.trim()
-                queue.tick(now)
+                self._restore_entries(queues[number][1], entries, now, clean=clean)
+
+    def _restore_entries(self, queue: Queue, entries: RecoveredQueue, now: int, *, clean: bool) -> None:
+        """Fill a queue; in a quorum queue returned entries come back in the order of their return, then failed ones."""
+        returned: dict[int, Entry | None] = dict.fromkeys(entries.returned if queue.is_quorum else ())
+        failed: list[Entry] = []
+        for stored in entries:
+            entry = _entry_of(stored)
+            self._paged += stored.size
+            if queue.declared.max_priority or (queue.is_quorum and stored.flags & _PRIORITY_FLAG):
+                self.body(entry.message)  # to read its header
+                entry.priority = priority_of(entry.message.properties)
+            if not queue.is_quorum and not clean:
+                entry.failures = max(entry.failures, 1)  # any message may have been delivered
+                entry.redelivered = True
+            if stored.held is not None:
+                queue.restore(entry, delayed_until=stored.held[1])
+            elif stored.checked_out:
+                failed.append(entry)
+            elif entry.number in returned:
+                returned[entry.number] = entry
+            else:
+                queue.restore(entry)
+        for back in returned.values():
+            if back is not None:
+                queue.restore(back)
+        for entry in failed:
+            queue.restore_delivered(entry, now)
+        queue.trim()
+        queue.tick(now)
 
     def _restore_people(
         self, broker: "Broker", by_kind: dict[str, list[tuple[tuple[str, ...], bytes]]]
@@ -290,14 +343,15 @@ class JournalKeep(Keep):
             vhost.bind(source, target, key, decode_table(bytes.fromhex(arguments))[0])
 
 
-def _entry_of(stored: RecoveredEntry, *, clean: bool) -> Entry:
+def _entry_of(stored: RecoveredEntry) -> Entry:
     kind = DeadLetter if stored.place & 1 else Message
-    message = kind("", ("",), b"", b"", None, True, stored.size, 0, stored.place)
+    meta = max(0, stored.header_size - PROPERTIES_AT)
+    message = kind("", ("",), b"", b"", None, True, stored.size, meta, stored.place)
     entry = Entry(stored.number, message)
     entry.expires_at = stored.expires_at
-    entry.failures = max(stored.deliveries, not clean)
-    entry.acquired = max(stored.deliveries, stored.redelivered or not clean)
-    entry.redelivered = stored.redelivered or not clean
+    entry.acquired = stored.acquired
+    entry.failures = stored.failures
+    entry.redelivered = bool(stored.acquired or stored.failures)
     return entry
 
 

@@ -12,12 +12,23 @@ It does not know what definitions and headers mean, and nothing of queues but th
 import secrets
 from array import array
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from redrive.broker import records, segments, segments_repair
 from redrive.broker.journal_errors import JournalDamagedError
-from redrive.broker.journal_index import LENGTH, MESSAGE_SIZE, PUBLISH_SIZE, Index, LiveQueue
+from redrive.broker.journal_index import (
+    FAILURE_BITS,
+    FAILURES,
+    LENGTH,
+    MESSAGE_SIZE,
+    PUBLISH_SIZE,
+    Index,
+    LiveQueue,
+)
+from redrive.broker.message import PROPERTIES_AT
 from redrive.broker.records import (
+    CHECK_OUT,
+    COUNT,
     DEFINE,
     DELIVERED,
     ENQUEUE,
@@ -31,6 +42,9 @@ from redrive.broker.records import (
 )
 from redrive.broker.segments import Reading, Segment, Writing
 
+_FLAG_BITS: Final = 8
+_FLAGS: Final = 0xFF
+
 
 class RecoveredEntry(NamedTuple):
     """A message's place in a queue, as it was before the restart."""
@@ -38,36 +52,56 @@ class RecoveredEntry(NamedTuple):
     number: int
     place: int
     expires_at: int
-    deliveries: int  # the count last given to `delivered`
-    redelivered: bool  # it was delivered before
     size: int  # of the body
+    header_size: int
+    flags: int  # the first octet of the properties in the header: which of them are set
+    acquired: int = 0
+    failures: int = 0
+    checked_out: bool = False  # it was delivered, and the end of the delivery is not in the journal
     held: tuple[int, int] | None = None  # why and since or until when it is not delivered, as in `hold`
 
 
 class RecoveredQueue:
     """The entries of one queue, ordered by number; made one at a time, because there may be millions."""
 
-    def __init__(self, queue: LiveQueue, places: dict[int, int], expiries: dict[int, int]) -> None:
+    def __init__(
+        self, queue: LiveQueue, places: dict[int, int], expiries: dict[int, int], headers: dict[int, int]
+    ) -> None:
         numbers = sorted(queue.entries)
         self._numbers = array("q", numbers)
         self._places = array("Q", [queue.entries[number] for number in numbers])
         self._expiries = array("q", [expiries.get(number, 0) for number in numbers])
         self._sizes = array("I", [places[place] & LENGTH for place in self._places])
-        self._delivered = dict(queue.delivered)
+        self._headers = array("I", [headers[place] for place in self._places])
+        self._counts = dict(queue.counts)
+        self._checked_out = set(queue.checked_out)
         self._held = dict(queue.held)
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def __iter__(self) -> Iterator[RecoveredEntry]:
-        delivered = self._delivered
-        for number, place, expires_at, size in zip(
-            self._numbers, self._places, self._expiries, self._sizes, strict=True
+        for number, place, expires_at, size, header in zip(
+            self._numbers, self._places, self._expiries, self._sizes, self._headers, strict=True
         ):
-            held = self._held.get(number)
+            counts = self._counts.get(number, 0)
             yield RecoveredEntry(
-                number, place, expires_at, delivered.get(number, 0), number in delivered, size, held
+                number,
+                place,
+                expires_at,
+                size,
+                header >> _FLAG_BITS,
+                header & _FLAGS,
+                counts >> FAILURE_BITS,
+                counts & FAILURES,
+                number in self._checked_out,
+                self._held.get(number),
             )
+
+    @property
+    def returned(self) -> list[int]:
+        """The numbers of the entries that were returned, in the order of their last return."""
+        return [number for number, counts in self._counts.items() if counts >> FAILURE_BITS]
 
 
 class Recovered(NamedTuple):
@@ -97,6 +131,7 @@ class Recovery(Index):
         torn, dropped, records_read, next_place = None, 0, 0, 1
         sequence: int | None = None
         expiries: dict[int, dict[int, int]] = {}
+        headers: dict[int, int] = {}  # place → size of the header, and its flags
         for segment in found:
             reading = Reading(segment, newest=segment is found[-1])
             self._enter(segment)
@@ -104,7 +139,7 @@ class Recovery(Index):
                 segment.blocks.append(segment.size)
                 if not block.is_hole:
                     try:
-                        seen, place = self._replay(block.payload, expiries)
+                        seen, place = self._replay(block.payload, expiries, headers)
                     except MalformedError as error:
                         raise JournalDamagedError(
                             f"{segment.path} is damaged at byte {block.at}: {error}; restore it from a copy"
@@ -122,7 +157,7 @@ class Recovery(Index):
         self._forget_unreachable()
         self._continue(sequence or 0)
         queues = {
-            queue_id: RecoveredQueue(queue, self._places, expiries.get(queue_id, {}))
+            queue_id: RecoveredQueue(queue, self._places, expiries.get(queue_id, {}), headers)
             for queue_id, queue in self._queues.items()
             if queue.entries
         }
@@ -140,7 +175,9 @@ class Recovery(Index):
             dropped=dropped,
         )
 
-    def _replay(self, block: bytes, expiries: dict[int, dict[int, int]]) -> tuple[int, int]:
+    def _replay(
+        self, block: bytes, expiries: dict[int, dict[int, int]], headers: dict[int, int]
+    ) -> tuple[int, int]:
         """Do again what a block says; how many records it has and the largest place in it."""
         largest = seen = 0
         base = self._offset
@@ -151,6 +188,7 @@ class Recovery(Index):
                 _, length, place, queue_id, number, expires_at, route, header = fields
                 prefix = PUBLISH_SIZE + route + header
                 self._locate(place, base + at, prefix, length - prefix)
+                headers[place] = _header(block, at + prefix - header, header)
                 self._queue(queue_id).entries[number] = place
                 if expires_at:
                     expiries.setdefault(queue_id, {})[number] = expires_at
@@ -161,6 +199,7 @@ class Recovery(Index):
                 _, length, place, route, header = fields
                 prefix = MESSAGE_SIZE + route + header
                 self._locate(place, base + at, prefix, length - prefix)
+                headers[place] = _header(block, at + prefix - header, header)
                 self._turn_to(place)
                 largest = max(largest, place)
             elif kind == ENQUEUE:
@@ -171,9 +210,11 @@ class Recovery(Index):
                         expiries.setdefault(queue_id, {})[number] = expires_at
                 largest = max(largest, place)
             elif kind == DELIVERED:
-                queue = self._queues.get(fields[1])
-                if queue is not None and fields[2] in queue.entries:
-                    queue.delivered[fields[2]] = fields[3]
+                self._count(fields[1], fields[2], max(1, fields[3]), fields[3])
+            elif kind == COUNT:
+                self._count(*fields[1:])
+            elif kind == CHECK_OUT:
+                self._check_out(*fields[1:])
             elif kind == HOLD:
                 queue = self._queues.get(fields[1])
                 if queue is not None and fields[2] in queue.entries:
@@ -200,3 +241,8 @@ class Recovery(Index):
         else:
             self._enter(Segment(self._directory, 1, secrets.randbits(32)))
             self._writing = Writing.start(self._head, sequence)
+
+
+def _header(block: bytes, at: int, size: int) -> int:
+    """The size of a content header and the first octet of its properties, in one number."""
+    return size << _FLAG_BITS | (block[at + PROPERTIES_AT] if size > PROPERTIES_AT else 0)

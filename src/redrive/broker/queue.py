@@ -221,6 +221,12 @@ class Queue:
         else:
             self.line.append(entry)
 
+    def restore_delivered(self, entry: Entry, now: int) -> None:
+        """Put back an entry whose delivery was under way when the broker was killed: it has failed."""
+        self._next_number = max(self._next_number, entry.number + 1)
+        self.expires_messages = self.expires_messages or bool(entry.expires_at)
+        self.give_back(entry, now, failed=True)
+
     def trim(self) -> None:
         """Drop from the head until the limits are kept (AMQP.md 20)."""
         options, line = self.options, self.line

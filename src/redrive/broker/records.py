@@ -12,7 +12,12 @@ one after the other without gaps; there is no checksum here, because the block a
     define      kind key value                                      │ key │ value
     undefine    kind key                                            │ key
     hold        kind queue number why at
+    count       kind queue number acquired failures
+    check out   kind queue first last
 
+A `count` says how often an entry was delivered without being acknowledged, and how many deliveries failed; `delivered`
+is what older versions wrote instead. A `check out` says that the entries with these numbers were delivered by a quorum
+queue: the deliveries end with a `count` or a `settle`, or they failed with the broker.
 A `hold` says that an entry is in its queue but cannot be delivered: it is delayed until `at` (`why` is 0), or it is
 a dead letter since `at` that no queue has taken yet, for the reason with the number `why`.
 
@@ -36,6 +41,8 @@ PURGE: Final = 6
 DEFINE: Final = 7
 UNDEFINE: Final = 8
 HOLD: Final = 9
+COUNT: Final = 10
+CHECK_OUT: Final = 11
 
 PUBLISH_HEAD: Final = Struct("<BIQQqqII")
 MESSAGE_HEAD: Final = Struct("<BIQII")
@@ -46,6 +53,8 @@ PURGE_HEAD: Final = Struct("<BQ")
 DEFINE_HEAD: Final = Struct("<BII")
 UNDEFINE_HEAD: Final = Struct("<BI")
 HOLD_HEAD: Final = Struct("<BQqBq")
+COUNT_HEAD: Final = Struct("<BQqII")
+CHECK_OUT_HEAD: Final = Struct("<BQqq")
 
 _HEADS: Final = {
     PUBLISH: PUBLISH_HEAD,
@@ -57,6 +66,8 @@ _HEADS: Final = {
     DEFINE: DEFINE_HEAD,
     UNDEFINE: UNDEFINE_HEAD,
     HOLD: HOLD_HEAD,
+    COUNT: COUNT_HEAD,
+    CHECK_OUT: CHECK_OUT_HEAD,
 }
 _ESCAPE: Final = "surrogateescape"  # a key that is not UTF-8 comes back as the bytes it was
 

@@ -26,7 +26,8 @@ from redrive.broker.journal_errors import (
     JournalVersionError,
 )
 from redrive.broker.journal_recovery import Recovered
-from redrive.broker.records import ENQUEUE_HEAD, StoredMessage
+from redrive.broker.message import PROPERTIES_AT
+from redrive.broker.records import DELIVERED, DELIVERED_HEAD, ENQUEUE_HEAD, StoredMessage
 
 MEMORY = Path("/dev/shm")
 FAST = str(MEMORY) if MEMORY.is_dir() else None  # thousands of syncs: on a disk they would be the whole test
@@ -37,8 +38,8 @@ class State(NamedTuple):
 
     definitions: dict[str, bytes]
     queues: dict[
-        int, dict[int, tuple[int, int, int, bool]]
-    ]  # queue → number → place, expiry, count, redelivered
+        int, dict[int, tuple[int, int, int, int, bool]]
+    ]  # queue → number → place, expiry, acquired, failures, checked out
     messages: dict[int, StoredMessage]
     held: dict[tuple[int, int], tuple[int, int]] = {}  # noqa: RUF012  queue, number → why, at
 
@@ -52,7 +53,13 @@ def state_of(journal: Journal, recovered: Recovered) -> State:
         assert len(entries) == len(queue)
         assert [entry.number for entry in entries] == sorted(entry.number for entry in entries)
         queues[queue_id] = {
-            entry.number: (entry.place, entry.expires_at, entry.deliveries, entry.redelivered)
+            entry.number: (
+                entry.place,
+                entry.expires_at,
+                entry.acquired,
+                entry.failures,
+                entry.checked_out,
+            )
             for entry in entries
         }
         for entry in entries:
@@ -60,6 +67,9 @@ def state_of(journal: Journal, recovered: Recovered) -> State:
                 held[queue_id, entry.number] = entry.held
             messages[entry.place] = journal.read_message(entry.place)
             assert entry.size == len(messages[entry.place].body)
+            header = messages[entry.place].header
+            assert entry.header_size == len(header)
+            assert entry.flags == (header[PROPERTIES_AT] if len(header) > PROPERTIES_AT else 0)
             assert recovered.next_place > entry.place
     return State(recovered.definitions, queues, messages, held)
 
@@ -142,7 +152,7 @@ class JournalMachine(RuleBasedStateMachine):
 
     def entry(self, queue_id: int, expires_at: int, place: int) -> int:
         self.number += 1
-        self.now.queues.setdefault(queue_id, {})[self.number] = (place, expires_at, 0, False)
+        self.now.queues.setdefault(queue_id, {})[self.number] = (place, expires_at, 0, 0, False)
         return self.number
 
     @rule(
@@ -202,14 +212,26 @@ class JournalMachine(RuleBasedStateMachine):
         for number in numbers[start : start + several]:
             self.settle_entry(queue_id, number)
 
-    @rule(queue_id=QUEUES, part=st.floats(0, 0.99), times=st.integers(0, 9))
-    def deliver(self, queue_id: int, part: float, times: int) -> None:
+    @rule(queue_id=QUEUES, part=st.floats(0, 0.99), acquired=st.integers(0, 9), failures=st.integers(0, 9))
+    def count(self, queue_id: int, part: float, acquired: int, failures: int) -> None:
         numbers = sorted(self.now.queues.get(queue_id, {}))
         if numbers:
             number = numbers[int(part * len(numbers))]
-            self.journal.delivered(queue_id, number, times)
-            place, expires_at, _, _ = self.now.queues[queue_id][number]
-            self.now.queues[queue_id][number] = (place, expires_at, times, True)
+            self.journal.count(queue_id, number, acquired, failures)
+            place, expires_at, *_ = self.now.queues[queue_id][number]
+            self.now.queues[queue_id][number] = (place, expires_at, acquired, failures, False)
+
+    @rule(queue_id=QUEUES, part=st.floats(0, 0.99), several=st.integers(1, 8))
+    def check_out(self, queue_id: int, part: float, several: int) -> None:
+        numbers = sorted(self.now.queues.get(queue_id, {}))
+        if numbers:
+            first = numbers[int(part * len(numbers))]
+            self.journal.check_out(queue_id, first, first + several - 1)
+            for number in numbers:
+                if first <= number < first + several:
+                    *known, _ = self.now.queues[queue_id][number]
+                    self.now.queues[queue_id][number] = (*known, True)  # type: ignore[assignment]
+                    self.now.held.pop((queue_id, number), None)
 
     @rule(queue_id=QUEUES, part=st.floats(0, 0.99), why=st.integers(0, 4), at=st.integers(0, 1 << 42))
     def hold(self, queue_id: int, part: float, why: int, at: int) -> None:
@@ -222,7 +244,8 @@ class JournalMachine(RuleBasedStateMachine):
     @rule(queue_id=QUEUES)
     def settle_what_never_was(self, queue_id: int) -> None:
         self.journal.settle(queue_id, 1 << 40)
-        self.journal.delivered(queue_id, 1 << 40, 1)
+        self.journal.count(queue_id, 1 << 40, 1, 1)
+        self.journal.check_out(queue_id, 1 << 40, (1 << 40) + 1)
         self.journal.hold(queue_id, 1 << 40, 1, 1)
 
     @rule(queue_id=QUEUES)
@@ -298,7 +321,7 @@ def write_history(directory: Path, *, segment_bytes: int = 1 << 20) -> list[Stat
     def publish(place: int, queue_id: int, body: bytes) -> None:
         journal.publish(place, queue_id, place, 5, "ex", ("key", "cc"), b"header", body)
         state.messages[place] = StoredMessage("ex", ("key", "cc"), b"header", body)
-        state.queues.setdefault(queue_id, {})[place] = (place, 5, 0, False)
+        state.queues.setdefault(queue_id, {})[place] = (place, 5, 0, 0, False)
 
     def done() -> None:
         journal.flush()
@@ -314,12 +337,12 @@ def write_history(directory: Path, *, segment_bytes: int = 1 << 20) -> list[Stat
     state.messages[4] = StoredMessage("fan", (), b"h", b"shared")
     for queue_id in (1, 2):
         journal.enqueue(4, queue_id, 4, 0)
-        state.queues.setdefault(queue_id, {})[4] = (4, 0, 0, False)
+        state.queues.setdefault(queue_id, {})[4] = (4, 0, 0, 0, False)
     done()
     journal.settle(1, 2)
     del state.queues[1][2]
-    journal.delivered(1, 3, 2)
-    state.queues[1][3] = (3, 5, 2, True)
+    journal.count(1, 3, 4, 2)
+    state.queues[1][3] = (3, 5, 4, 2, False)
     done()
     publish(5, 2, b"last")
     done()
@@ -591,7 +614,7 @@ def test_segments_without_live_messages_are_deleted_and_definitions_outlive_them
 def test_one_old_message_does_not_keep_the_whole_log(directory: Path) -> None:
     journal, _ = Journal.open(directory, segment_bytes=2_000, compact_above=4)
     journal.publish(1, 1, 1, 9, "old", ("k",), b"h", b"stays")
-    journal.delivered(1, 1, 3)
+    journal.count(1, 1, 4, 3)
     for place in range(2, 1_001):
         journal.publish(place, 1, place, 0, "", ("k",), b"h", b"x" * 100)
         journal.settle(1, place)
@@ -600,14 +623,35 @@ def test_one_old_message_does_not_keep_the_whole_log(directory: Path) -> None:
     assert len(list(directory.glob("*.journal"))) <= 6
     assert journal.read_message(1) == StoredMessage("old", ("k",), b"h", b"stays")
     journal.close()
-    assert opened(directory)[0].queues == {1: {1: (1, 9, 3, True)}}
+    assert opened(directory)[0].queues == {1: {1: (1, 9, 4, 3, False)}}
+
+
+def test_delivery_counts_of_older_versions_are_read(directory: Path) -> None:
+    journal, _ = Journal.open(directory)
+    for place in (1, 2):
+        journal.publish(place, 1, place, 0, "", ("k",), b"h", b"x")
+    for number, deliveries in ((1, 0), (2, 3)):
+        journal._append(DELIVERED_HEAD.pack(DELIVERED, 1, number, deliveries))
+    journal.close()
+    assert opened(directory)[0].queues == {1: {1: (1, 0, 1, 0, False), 2: (2, 0, 3, 3, False)}}
+
+
+def test_returned_entries_are_read_in_the_order_of_their_last_return(directory: Path) -> None:
+    journal, _ = Journal.open(directory)
+    for place in (1, 2, 3):
+        journal.publish(place, 1, place, 0, "", ("k",), b"h", b"x")
+    for number, acquired in ((3, 1), (1, 1), (2, 0), (3, 2)):
+        journal.count(1, number, acquired, 1)
+    journal.close()
+    _, recovered = Journal.open(directory)
+    assert recovered.queues[1].returned == [1, 3]
 
 
 def test_a_message_that_only_later_queues_still_hold_is_copied_for_those_alone(directory: Path) -> None:
     journal, _ = Journal.open(directory, segment_bytes=300, compact_above=1)
     journal.publish(1, 1, 1, 5, "ex", ("k",), b"h", b"body")
     journal.enqueue(1, 2, 1, 6)
-    journal.delivered(2, 1, 4)
+    journal.count(2, 1, 5, 4)
     journal.settle(1, 1)
     for place in range(2, 40):
         journal.publish(place, 3, place, 0, "", ("k",), b"h", b"x" * 100)
@@ -618,7 +662,7 @@ def test_a_message_that_only_later_queues_still_hold_is_copied_for_those_alone(d
     journal.close()
     assert min(directory.glob("*.journal")).name > "000000000001.journal"
     assert opened(directory)[0] == State(
-        {}, {2: {1: (1, 6, 4, True)}}, {1: StoredMessage("ex", ("k",), b"h", b"body")}
+        {}, {2: {1: (1, 6, 5, 4, False)}}, {1: StoredMessage("ex", ("k",), b"h", b"body")}
     )
 
 
@@ -657,7 +701,7 @@ def test_compaction_comes_to_an_end_where_everything_is_alive(directory: Path) -
         journal.add_message(place, "", (), b"", b"")
         for queue_id in range(5):
             journal.enqueue(place, queue_id, place, 0)
-            journal.delivered(queue_id, place, 1)
+            journal.count(queue_id, place, 1, 1)
         journal.put_definition(f"d{place}", b"")
     journal.flush()
     steps = 0

@@ -26,7 +26,8 @@ class Durable(World):
 
     def work(self) -> None:
         super().work()
-        self.journal.flush()
+        if self.journal.last_position() > self.journal.durable_position():  # as the server asks
+            self.journal.flush()
         self.journal.tidy()
         self.broker.confirm()
         for peer in self.clients:
@@ -184,6 +185,124 @@ def test_only_what_may_have_been_delivered_is_a_redelivery(world: Durable) -> No
     third = world.client().get("q")
     assert third is not None
     assert third[0].redelivered
+
+
+def counts_of(client: Peer, queue: str) -> dict[bytes, tuple[bool, object, object]]:
+    """What is in a queue, in order: body → redelivered, x-acquired-count, x-delivery-count."""
+    found = {}
+    while (got := client.get(queue)) is not None:
+        headers = got[1].decoded().headers or {}
+        found[got[1].body] = (
+            got[0].redelivered,
+            headers.get("x-acquired-count"),
+            headers.get("x-delivery-count"),
+        )
+    return found
+
+
+def test_a_killed_broker_counts_deliveries_under_way_in_quorum_queues_as_failures(world: Durable) -> None:
+    # Given one message never delivered, others returned by nack and by reject, and two under way, one of them again
+    client = world.client()
+    client.declare("q", durable=True, x_queue_type="quorum")
+    client.publish("q", b"ready", priority=1)
+    fill(client, "q", b"nacked", b"rejected", b"out", b"out again")
+    tags = {
+        got[1].body: got[0].delivery_tag for got in (client.get("q", no_ack=False) for _ in range(4)) if got
+    }
+    client.send(m.BasicReject(tags[b"out again"], True), 1)
+    again = client.get("q", no_ack=False)
+    assert again is not None
+    assert again[1].body == b"out again"
+    client.send(m.BasicReject(tags[b"rejected"], True), 1)
+    client.send(m.BasicNack(tags[b"nacked"], False, True), 1)
+    # When the broker is killed
+    world.restart(orderly=False)
+    # Then the returned ones come first in the order of their return, then the failed ones, as in RabbitMQ 4.3
+    found = counts_of(world.client(), "q")
+    assert list(found.items()) == [
+        (b"rejected", (True, 1, 1)),
+        (b"nacked", (True, 1, None)),
+        (b"out", (True, 1, 1)),
+        (b"out again", (True, 2, 2)),
+        (b"ready", (False, None, None)),
+    ]
+
+
+def test_a_killed_broker_dead_letters_what_exceeds_the_delivery_limit(world: Durable) -> None:
+    client = world.client()
+    client.declare("over", durable=True, x_queue_type="quorum")
+    client.declare(
+        "q",
+        durable=True,
+        x_queue_type="quorum",
+        x_delivery_limit=0,
+        x_dead_letter_exchange="",
+        x_dead_letter_routing_key="over",
+    )
+    fill(client, "q", b"lost")
+    client.get("q", no_ack=False)
+    world.restart(orderly=False)
+    assert counts_of(world.client(), "over") == {b"lost": (True, 1, 1)}
+
+
+def test_a_failure_by_a_kill_is_not_counted_again_by_the_next_kill(world: Durable) -> None:
+    client = world.client()
+    client.declare("q", durable=True, x_queue_type="quorum")
+    fill(client, "q", b"1")
+    client.get("q", no_ack=False)
+    world.restart(orderly=False)
+    world.restart(orderly=False)
+    assert counts_of(world.client(), "q") == {b"1": (True, 1, 1)}
+
+
+def test_deliveries_to_consumers_in_a_row_are_one_record_of_the_journal(world: Durable) -> None:
+    client = world.client()
+    client.declare("q", durable=True, x_queue_type="quorum")
+    fill(client, "q", *(b"%d" % number for number in range(500)))
+    before = world.journal.last_position()
+    client.call(m.BasicConsume("q", "tag"), m.BasicConsumeOk)
+    assert world.journal.last_position() == before + 1
+    client.send(m.BasicAck(400, True), 1)
+    world.restart(orderly=False)
+    found = counts_of(world.client(), "q")
+    assert found == {b"%d" % number: (True, 1, 1) for number in range(400, 500)}
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_the_failures_of_a_dead_letter_survive_a_restart(world: Durable, kind: str, *, orderly: bool) -> None:
+    client = world.client()
+    client.declare("last", durable=True, x_queue_type="quorum")
+    client.declare(
+        "dead",
+        durable=True,
+        x_queue_type=kind,
+        x_dead_letter_exchange="",
+        x_dead_letter_routing_key="last",
+    )
+    client.declare("q", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="dead")
+    fill(client, "q", b"1")
+    for requeue in (True, True, False):
+        got = client.get("q", no_ack=False)
+        assert got is not None
+        client.send(m.BasicReject(got[0].delivery_tag, requeue), 1)
+    world.restart(orderly=orderly)
+    client = world.client()
+    got = client.get("dead", no_ack=False)
+    assert got is not None
+    client.send(m.BasicNack(got[0].delivery_tag, False, False), 1)
+    assert counts_of(client, "last") == {b"1": (True, 3, 3)}
+
+
+def test_priorities_and_byte_limits_of_quorum_queues_survive_a_restart(world: Durable) -> None:
+    client = world.client()
+    client.declare("q", durable=True, x_queue_type="quorum", x_max_length_bytes=1000)
+    for priority in (None, 3, 40):
+        client.publish("q", b"%d" % (priority or 4) * 50, priority=priority)
+    size = world.broker.vhosts["/"].queues["q"].bytes_ready
+    world.restart(orderly=False)
+    assert world.broker.vhosts["/"].queues["q"].bytes_ready == size
+    assert list(counts_of(world.client(), "q")) == [b"40" * 50, b"4" * 50, b"3" * 50]
 
 
 def test_bodies_of_deep_queues_leave_memory_and_come_back(world: Durable) -> None:
