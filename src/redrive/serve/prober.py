@@ -1,7 +1,8 @@
-"""What is seen by asking the broker's management API (C3)?
+"""What is seen by asking the broker's management API?
 
 Every so often each source and its dead-letter queue is asked for. That the API does not answer is found, too. From what
-the broker has counted follow the share of a source's messages that died, and that of the latest ones.
+the broker has counted follow the share of a source's messages that died, that of the latest ones, and for how long a
+queue has not drained: it has ready messages, and none was delivered.
 
 The rule: nothing is concluded from few messages, nor from counters that have begun anew.
 """
@@ -31,6 +32,13 @@ class _Counted(msgspec.Struct, frozen=True):
         return _Counted(self.delivered - before.delivered, self.dead - before.dead)
 
 
+class _Waiting(msgspec.Struct, frozen=True):
+    """A queue that has ready messages: the deliveries counted, and since when that number has stood."""
+
+    deliveries: int
+    since: timedelta
+
+
 class Prober:
     """Asks, and remembers the answer until it asks again."""
 
@@ -54,6 +62,7 @@ class Prober:
         self._next: timedelta | None = None
         self._failures = 0
         self._before: dict[str, _Counted] = {}
+        self._waiting: dict[str, _Waiting] = {}
 
     async def measured(self) -> list[Measured]:
         """What a look shows, when it is time for one."""
@@ -69,7 +78,8 @@ class Prober:
             self._trouble("the probe has failed", error)
             return [self._state()]
         self._failures = 0
-        return [self._state(), *self._shares(queues, {answer.queue: answer for answer in answers})]
+        found = {answer.queue: answer for answer in answers}
+        return [self._state(), *self._shares(queues, found), *self._drains(queues, found, now)]
 
     def _state(self) -> Measured:
         return Measured(
@@ -93,6 +103,37 @@ class Prober:
             if lately is not None and lately.delivered >= _FEWEST_LATELY and lately.dead >= 0:
                 measured.append(self._share("dead_rate", source, dead_letter_queue, lately))
             self._before[source] = counted
+        return measured
+
+    def _drains(
+        self, queues: Mapping[str, str], found: Mapping[str, Probed], now: timedelta
+    ) -> list[Measured]:
+        """How long nothing was delivered although messages were ready, and how old the first of them is."""
+        letters_in = {**{queue: queue for queue in queues.values()}, **queues}
+        before, self._waiting = self._waiting, {}
+        measured: list[Measured] = []
+        for name, queue in letters_in.items():
+            counts, stalled = {"ready": 0.0}, timedelta(0)
+            probed = found.get(name)
+            if probed is not None and probed.ready:
+                waiting = before.get(name)
+                if waiting is None or waiting.deliveries != probed.deliveries:
+                    waiting = _Waiting(probed.deliveries, now)
+                self._waiting[name] = waiting
+                stalled = now - waiting.since
+                counts = {"ready": float(probed.ready), "consumers": float(probed.consumers)}
+                if probed.head_at is not None:
+                    counts["head_age"] = max(0.0, (self._clock.now() - probed.head_at).total_seconds())
+            measured.append(
+                Measured(
+                    measure="stalled",
+                    subject=name,
+                    value=stalled.total_seconds(),
+                    component=self._component,
+                    queue=queue,
+                    counts=counts,
+                )
+            )
         return measured
 
     def _share(self, measure: str, source: str, dead_letter_queue: str, counted: _Counted) -> Measured:

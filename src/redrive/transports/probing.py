@@ -6,6 +6,7 @@ credentials.
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Protocol
 
 import msgspec
@@ -15,10 +16,18 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
     """What a broker says of a queue."""
 
     queue: str
-    messages: int  # that lie there, those that are out included
+    messages: int  # ready or unacknowledged; without those that wait for a delayed retry
     unacknowledged: int
     consumers: int
     delivered: int  # since the broker counts, each message once
+    deliveries: int = 0  # the same, redeliveries included
+    delayed: int = 0  # wait inside the queue for a delayed retry (quorum queues of RabbitMQ 4.3 and later)
+    head_at: datetime | None = None  # when the message at the head was sent, where the broker reports it
+
+    @property
+    def ready(self) -> int:
+        """Messages that can be delivered now."""
+        return max(0, self.messages - self.unacknowledged)
 
     @property
     def arrived(self) -> int:

@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -18,6 +18,8 @@ class Broker:
 
     def __init__(self) -> None:
         self.delivered, self.dead = 0, 0
+        self.ready, self.deliveries = 0, 0
+        self.head_at: datetime | None = None
         self.is_away = False
         self.queues = ["orders", "orders.dlq"]
         self.asked: list[Sequence[str]] = []
@@ -29,10 +31,12 @@ class Broker:
         return [
             Probed(
                 queue=queue,
-                messages=0,
+                messages=self.ready if queue == "orders" else 0,
                 unacknowledged=0,
                 consumers=1,
                 delivered=self.delivered if queue == "orders" else self.dead,
+                deliveries=self.deliveries if queue == "orders" else self.dead,
+                head_at=self.head_at if queue == "orders" else None,
             )
             for queue in self.queues
         ]
@@ -54,9 +58,17 @@ class Place:
         """So many were delivered and died in a minute; what is measured then."""
         self.broker.delivered += delivered
         self.broker.dead += dead
-        found = {one.measure: one.value for one in await self.prober.measured()}
+        found = {one.measure: one.value for one in await self.prober.measured() if one.measure != "stalled"}
         self.clock.advance(MINUTE)
         return found
+
+    async def drains(self) -> dict[str, float]:
+        """What a look shows of the source's draining, a minute before the next one."""
+        found = await self.prober.measured()
+        self.clock.advance(MINUTE)
+        return {
+            one.measure: one.value for one in found if one.measure == "stalled" and one.subject == "orders"
+        }
 
 
 async def test_each_source_and_its_dead_letter_queue_are_asked_for_when_it_is_time() -> None:
@@ -117,3 +129,75 @@ async def test_a_queue_that_is_not_there_is_not_measured() -> None:
     place = Place()
     place.broker.queues = []
     assert await place.look(1000, 500) == {"probe": 0}
+
+
+# --- draining ------------------------------------------------------------------------------------------------------
+
+
+async def test_queue_with_ready_messages_and_no_deliveries_is_stalled_from_the_first_look_on() -> None:
+    place = Place()
+    place.broker.ready = 3
+    assert [(await place.drains())["stalled"] for _ in range(4)] == [0, 60, 120, 180]
+
+
+async def test_queue_is_not_stalled_while_it_is_delivered_from() -> None:
+    place = Place()
+    place.broker.ready = 3
+    stalled = []
+    for deliveries in (5, 5, 6, 6, 0):  # the last: the broker counts anew
+        place.broker.deliveries = deliveries
+        stalled.append((await place.drains())["stalled"])
+    assert stalled == [0, 60, 0, 60, 0]
+
+
+async def test_empty_queue_is_not_stalled_and_begins_anew_when_messages_come() -> None:
+    place = Place()
+    stalled = []
+    for ready in (0, 0, 2, 2, 0, 2):
+        place.broker.ready = ready
+        stalled.append((await place.drains())["stalled"])
+    assert stalled == [0, 0, 0, 60, 0, 0]
+
+
+async def test_look_that_fails_does_not_end_a_stall() -> None:
+    place = Place()
+    place.broker.ready = 1
+    await place.drains()
+    place.broker.is_away = True
+    assert await place.drains() == {}
+    place.broker.is_away = False
+    assert (await place.drains())["stalled"] == 120
+
+
+async def test_queue_that_was_deleted_is_not_stalled() -> None:
+    place = Place()
+    place.broker.ready = 1
+    await place.drains()
+    place.broker.queues = []
+    assert await place.drains() == {"stalled": 0}
+
+
+@pytest.mark.parametrize(("age", "measured"), [(MINUTE, 60.0), (-MINUTE, 0.0), (None, None)])
+async def test_age_of_the_head_is_counted_where_the_broker_reports_it(
+    age: timedelta | None, measured: float | None
+) -> None:
+    place = Place()
+    place.broker.ready = 1
+    place.broker.head_at = None if age is None else place.clock.now() - age
+    [stall] = [
+        one for one in await place.prober.measured() if (one.measure, one.subject) == ("stalled", "orders")
+    ]
+    assert stall.counts.get("head_age") == measured
+
+
+async def test_stall_names_the_queue_its_ready_messages_and_consumers() -> None:
+    place = Place()
+    place.broker.ready = 4
+    [stall] = [
+        one for one in await place.prober.measured() if (one.measure, one.subject) == ("stalled", "orders")
+    ]
+    assert (stall.queue, stall.component, stall.counts) == (
+        "orders.dlq",
+        "RabbitMQ",
+        {"ready": 4, "consumers": 1},
+    )

@@ -128,6 +128,7 @@ class _Queue(msgspec.Struct):
     policy: str | None = None
     effective_policy_definition: Any = None  # RabbitMQ 3 writes an empty one as a list
     messages: int | None = None  # not there until the first statistics are
+    messages_delayed: int = 0  # of these, wait for a delayed retry
     consumers: int | None = None
 
     def found(self, policies: "_Policies") -> FoundQueue:
@@ -146,7 +147,7 @@ class _Queue(msgspec.Struct):
             arguments=arguments,
             policy=policy,
             definition=definition,
-            messages=self.messages,
+            messages=None if self.messages is None else max(0, self.messages - self.messages_delayed),
             consumers=self.consumers,
         )
 

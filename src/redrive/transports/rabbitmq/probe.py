@@ -8,6 +8,8 @@ import asyncio
 import contextlib
 import shlex
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -26,8 +28,20 @@ class _Stats(msgspec.Struct, frozen=True):
 class _Queue(msgspec.Struct, frozen=True):
     messages: int = 0
     messages_unacknowledged: int = 0
+    messages_delayed: int = 0
     consumers: int = 0
     message_stats: _Stats = _Stats()
+    head_message_timestamp: Any = None  # of classic queues; empty where the message has none
+
+
+def _time(seconds: Any) -> datetime | None:
+    """A timestamp of AMQP; producers may set any number."""
+    if type(seconds) is not int:
+        return None
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 class RabbitProbe:
@@ -55,10 +69,13 @@ class RabbitProbe:
                     found.append(
                         Probed(
                             queue=queue,
-                            messages=said.messages,
+                            messages=max(0, said.messages - said.messages_delayed),
                             unacknowledged=said.messages_unacknowledged,
                             consumers=said.consumers,
                             delivered=max(0, stats.deliver_get - stats.redeliver),
+                            deliveries=stats.deliver_get,
+                            delayed=said.messages_delayed,
+                            head_at=_time(said.head_message_timestamp),
                         )
                     )
         return found

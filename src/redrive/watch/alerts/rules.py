@@ -31,6 +31,7 @@ MEASURES: Final[Mapping[str, str]] = MappingProxyType(
         "ingestion": "dead letters that came in a minute",
         "backlog": "dead letters in the store that nobody is done with",
         "resolution": "the share of the dead letters of the last day that are resolved",
+        "stalled": "seconds for which a queue had ready messages and none was delivered",
         "probe": "looks in a row at a broker's management API that had no good answer",
         "broker": "looks in a row at which a broker was away",
         "service": "background services that do not run",
@@ -169,6 +170,13 @@ RULES: Final[tuple[AlertRule, ...]] = (
         warning=0.01,
         critical=0.05,
         text="Of the latest messages of {subject}, a share of {value} has died, more than {limit}.",
+    ),
+    AlertRule(
+        name="queue-stalled",
+        measure="stalled",
+        warning=900,
+        critical=3600,
+        text="{subject} has stopped draining: messages are ready, none was delivered for {value} s (limit {limit} s).",
     ),
     AlertRule(
         name="error-spike",
