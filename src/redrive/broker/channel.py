@@ -65,6 +65,7 @@ class Channel:
         self.session = session
         self.number = number
         self.is_open = True
+        session.broker.churn["channel_created"] += 1
         self.next_tag = 1
         self.last_queue: str | None = None  # what an empty queue name means
         self.unacked: dict[int, Unacked] = {}  # by delivery tag, in order
@@ -145,10 +146,10 @@ class Channel:
             if queue.is_deleted:
                 continue
             accepted = vhost.enqueue(queue, message, now, facts.expiration, facts.priority) and accepted
-        broker.published += 1
+        vhost.published += 1
         broker.published_bytes += message.size
         if not queues and not self._reply_directly(message):
-            broker.unrouted[mandatory] += 1
+            vhost.unrouted[mandatory] += 1
             if mandatory:
                 self._return(message)
         return accepted
@@ -179,6 +180,7 @@ class Channel:
     def confirm(self, durable: int) -> None:
         """Tell the publisher about everything that is safe by now."""
         waiting = self.unconfirmed
+        confirmed = len(waiting)
         first = last = 0  # accepted publishes in a row
         write = self.session.write
         while waiting and waiting[0][1] <= durable:
@@ -190,8 +192,10 @@ class Channel:
                 write(ack_frame(self.number, last, first != last))
                 first = last = 0
             write(nack_frame(self.number, tag, _NACK_BITS))
+            confirmed -= 1
         if last:
             write(ack_frame(self.number, last, first != last))
+        self.session.vhost.confirmed += confirmed - len(waiting)
 
     # --- settling ------------------------------------------------------------------------------------------
 
@@ -334,6 +338,8 @@ class Channel:
 
     def close(self) -> None:
         """The channel is closed: consumers go, and what was not settled goes back."""
+        if self.is_open:
+            self.session.broker.churn["channel_closed"] += 1
         self.is_open = False
         session = self.session
         session.broker.reply_gone(self)

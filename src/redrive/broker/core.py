@@ -10,7 +10,7 @@ import heapq
 import logging
 import secrets
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Final
 
@@ -19,6 +19,7 @@ import msgspec
 from redrive._version import __version__
 from redrive.amqp import methods as m
 from redrive.amqp.content import MAX_MESSAGE_SIZE
+from redrive.amqp.errors import HardError, ReplyCode
 from redrive.amqp.limits import Limits
 from redrive.amqp.sasl import Credentials
 from redrive.broker.arguments import Features
@@ -59,7 +60,8 @@ class Broker:
         self.dead_letter_fallback = dead_letter_fallback
         self.log = log or logging.getLogger("redrive.broker")
         self._tells_deaths = self.log.isEnabledFor(logging.DEBUG)
-        self.cluster_name = cluster_name
+        self.node_name = self.cluster_name = cluster_name
+        self.global_parameters: dict[str, object] = {}  # stored for tools; the broker does not read them
         self.users = Users()
         self.vhosts: dict[str, VHost] = {}
         self.no_vhost = VHost(self, "")
@@ -68,11 +70,12 @@ class Broker:
         self.confirming: set[Channel] = set()  # channels with publishes to confirm
         self.graves: deque[tuple[VHost, Queue, Entry, Reason]] = deque()
         self.dirty: list[Queue] = []
-        self.published = 0
         self.published_bytes = 0
         self._watched_at = 0
-        self.unrouted: Counter[bool] = Counter()  # publishes that reached no queue, by `mandatory`
         self.past = QueueStats()  # of queues that are no more
+        self.past_publishes: Counter[str] = Counter()  # of virtual hosts that were deleted
+        self.churn: Counter[str] = Counter()  # created and closed connections, channels and queues
+        self.logins: Counter[tuple[str, bool]] = Counter()  # login attempts by protocol and success
         self.deaths: Counter[tuple[str, Reason, str]] = Counter()  # queue type, reason, what became of it
         self.drops: Counter[Reason] = Counter()
         self.blocked_because: str | None = None
@@ -116,6 +119,25 @@ class Broker:
         """Users or permissions are not what they were: keep them as they are now."""
         self.keep.document("users", msgspec.json.encode(self.users.export()))
 
+    def rename_cluster(self, name: str) -> None:
+        """Set the name that clients and tools are shown, and store it."""
+        self.cluster_name = name
+        self.properties["cluster_name"] = name
+        self.keep.document("cluster_name", msgspec.json.encode(name))
+
+    def set_global_parameter(self, name: str, value: object) -> None:
+        """Store a parameter of the whole broker, or replace its value."""
+        self.global_parameters[name] = value
+        self.keep.document(f"global_parameter\x1f{name}", msgspec.json.encode(value))
+
+    def clear_global_parameter(self, name: str) -> bool:
+        """Delete a parameter of the whole broker; False if there is none of that name."""
+        if name not in self.global_parameters:
+            return False
+        del self.global_parameters[name]
+        self.keep.document(f"global_parameter\x1f{name}", None)
+        return True
+
     # --- virtual hosts and queues --------------------------------------------------------------------------
 
     def add_vhost(self, name: str) -> VHost:
@@ -127,7 +149,8 @@ class Broker:
 
     def vhost_changed(self, vhost: VHost) -> None:
         """A virtual host is new, or is described differently: keep it."""
-        self.keep.document(f"vhost\x1f{vhost.name}", msgspec.json.encode(vhost.metadata))
+        stored = {**vhost.metadata, "limits": vhost.limits}
+        self.keep.document(f"vhost\x1f{vhost.name}", msgspec.json.encode(stored))
 
     def delete_vhost(self, name: str) -> None:
         """A virtual host goes, with everything in it; its connections are closed."""
@@ -140,6 +163,7 @@ class Broker:
             vhost.delete_queue(queue)
         for exchange in list(vhost.exchanges):
             vhost.delete_exchange(exchange)
+        self.past_publishes.update(publish_counters([vhost]))
         self.users.forget_vhost(name)
         self.users_changed()
         self.keep.document(f"policies\x1f{name}", None)
@@ -150,6 +174,11 @@ class Broker:
         for vhost in self.vhosts.values():
             for queue in vhost.queues.values():
                 yield vhost, queue
+
+    def publishes(self) -> dict[str, int]:
+        """What happened to publishes in all virtual hosts, those that were deleted among them."""
+        counters = publish_counters(self.vhosts.values())
+        return {name: count + self.past_publishes[name] for name, count in counters.items()}
 
     def next_queue_id(self) -> int:
         """A number that no queue has had."""
@@ -162,7 +191,12 @@ class Broker:
     # --- sessions ------------------------------------------------------------------------------------------
 
     def may_log_in(self, credentials: Credentials, session: Session, *, external: bool) -> bool:
-        """Whether these credentials are good, from there."""
+        """Whether these credentials are good, from there; each attempt is counted."""
+        accepted = self._credentials_are_good(credentials, session, external=external)
+        self.logins["amqp091", accepted] += 1
+        return accepted
+
+    def _credentials_are_good(self, credentials: Credentials, session: Session, *, external: bool) -> bool:
         name = credentials.username
         if external:
             good = bool(name) and self.users.get(name) is not None
@@ -182,9 +216,28 @@ class Broker:
         """The ways to log in that are offered to this session."""
         return b"PLAIN AMQPLAIN EXTERNAL" if session.certificate_user else b"PLAIN AMQPLAIN"
 
+    def check_connection_limits(self, user: str, vhost: VHost) -> None:
+        """530 if the virtual host or the user has as many connections as it may have."""
+        limit = vhost.limits.get("max-connections", -1)
+        if 0 <= limit <= sum(session.vhost is vhost for session in self.sessions):
+            text = f"access to vhost '{vhost.name}' refused for user '{user}': connection limit ({limit}) is reached"
+            raise HardError(ReplyCode.NOT_ALLOWED, text)
+        limit = self.users.limits(user).get("max-connections", -1)
+        if 0 <= limit <= sum(session.user == user for session in self.sessions):
+            text = f"connection refused for user '{user}': user connection limit ({limit}) is reached"
+            raise HardError(ReplyCode.NOT_ALLOWED, text)
+
+    def check_channel_limit(self, user: str) -> None:
+        """530 if the user has as many channels open as it may have."""
+        limit = self.users.limits(user).get("max-channels", -1)
+        if 0 <= limit <= sum(len(session.channels) for session in self.sessions if session.user == user):
+            text = f"number of channels opened for user '{user}' has reached the maximum allowed user limit of {limit}"
+            raise HardError(ReplyCode.NOT_ALLOWED, text)
+
     def opened(self, session: Session) -> None:
         """A session has logged in and entered its virtual host."""
         self.sessions[session] = None
+        self.churn["connection_created"] += 1
         if self.blocked_because is not None:
             self._tell_blocked(session)
 
@@ -192,6 +245,7 @@ class Broker:
         """A session is over; its exclusive queues go with it."""
         if session in self.sessions:
             del self.sessions[session]
+            self.churn["connection_closed"] += 1
         for queue in [queue for queue in session.vhost.queues.values() if queue.owner is session]:
             session.vhost.delete_queue(queue)
 
@@ -359,3 +413,14 @@ class Broker:
         self.log.warning(
             "dead letter of queue %s in vhost %s %s: %s (%s)", queue.name, vhost.name, fate, why, reason
         )
+
+
+def publish_counters(vhosts: Iterable[VHost]) -> dict[str, int]:
+    """What happened to the publishes in these virtual hosts, by the names of the management API."""
+    counters = dict.fromkeys(("publish", "confirm", "drop_unroutable", "return_unroutable"), 0)
+    for vhost in vhosts:
+        counters["publish"] += vhost.published
+        counters["confirm"] += vhost.confirmed
+        counters["drop_unroutable"] += vhost.unrouted[False]
+        counters["return_unroutable"] += vhost.unrouted[True]
+    return counters

@@ -136,9 +136,11 @@ def queue_declare(channel: Channel, method: m.QueueDeclare) -> None:
     if isinstance(dead_letters, str) and name not in vhost.queues and session.broker.features.dlx:
         session.check("read", "queue", name)
         session.check("write", "exchange", dead_letters)
+    vhost.check_queue_limit(name)
+    declared = Declared(method.durable, method.auto_delete, dict(method.arguments))
     queue = vhost.declare_queue(
         name,
-        Declared(method.durable, method.auto_delete, dict(method.arguments)),
+        vhost.with_default_type(declared, exclusive=method.exclusive),
         owner=session if method.exclusive else None,
         now=session.now,
     )

@@ -273,7 +273,10 @@ class JournalKeep(Keep):
         for (kind, *rest), value in documents.items():
             by_kind.setdefault(kind, []).append((tuple(rest), value))
         for (name,), value in by_kind.get("vhost", []):
-            broker.add_vhost(name).metadata.update(msgspec.json.decode(value))
+            described: dict[str, Any] = msgspec.json.decode(value)
+            vhost = broker.add_vhost(name)
+            vhost.limits.update(described.pop("limits", {}))
+            vhost.metadata.update(described)
         self._restore_people(broker, by_kind)
         queues: dict[int, tuple[VHost, Queue]] = {}
         for (vhost_name, name), value in by_kind.get("exchange", []):
@@ -327,6 +330,10 @@ class JournalKeep(Keep):
     ) -> None:
         for _, value in by_kind.get("users", []):
             broker.users.load(msgspec.json.decode(value))
+        for _, value in by_kind.get("cluster_name", []):
+            broker.rename_cluster(msgspec.json.decode(value))
+        for (name,), value in by_kind.get("global_parameter", []):
+            broker.set_global_parameter(name, msgspec.json.decode(value))
         for (vhost_name,), value in by_kind.get("policies", []):
             rows: list[dict[str, Any]] = msgspec.json.decode(value)
             for row in rows:

@@ -203,7 +203,7 @@ class Connection(asyncio.Protocol):
         self._beat: asyncio.TimerHandle | None = None
         self._is_reading = True
         self._is_finishing = False
-        self.octets_in = self.octets_out = 0
+        self.octets_in = self.octets_out = self.reads = self.writes = 0
         self.is_encrypted = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -244,6 +244,7 @@ class Connection(asyncio.Protocol):
         connection = session.connection
         was_running = connection.state is ConnectionState.RUNNING
         self.octets_in += len(data)
+        self.reads += 1
         session.receive(data, server.clock())
         if not was_running and connection.state is ConnectionState.RUNNING:
             self._start_beating()
@@ -269,6 +270,7 @@ class Connection(asyncio.Protocol):
     def send(self, octets: bytes) -> None:
         """Send, and close if that was the last word."""
         self.octets_out += len(octets)
+        self.writes += 1
         self._transport.write(octets)
         self.session.connection.heartbeats.spoke(self._loop.time())
         if self.session.is_done:

@@ -268,6 +268,7 @@ class Session:
         if not self.broker.users.may_enter(self.user, name):
             text = f"access to vhost '{name}' refused for user '{self.user}'"
             raise HardError(ReplyCode.NOT_ALLOWED, text)
+        self.broker.check_connection_limits(self.user, vhost)
         self.vhost = vhost
 
     def _leave(self) -> None:
@@ -286,6 +287,7 @@ class Session:
 
     def _on_channel(self, number: int, method: m.Method, properties: bytes, body: bytes) -> None:
         if isinstance(method, m.ChannelOpen):
+            self.broker.check_channel_limit(self.user)
             self.channels[number] = Channel(self, number)
             self.send(m.ChannelOpenOk(), number)
             return

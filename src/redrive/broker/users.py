@@ -9,7 +9,7 @@ in base64. That is what its definitions hold and not what one would choose today
 
 Permissions are regular expressions that are searched for in a resource's name; whoever wants the whole name writes
 `^` and `$`. They are Python's, not PCRE's; one that Python reads differently (`[[:alpha:]]`) is refused. Topic
-permissions and limits per user are left out: an import passes over them. Which virtual hosts exist is not known here.
+permissions are left out: an import passes over them. Which virtual hosts exist is not known here.
 """
 
 import hashlib
@@ -22,6 +22,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from redrive.broker.erlang import erlang_binary
 from redrive.errors import SettingsError, use_instead
 
 Action: TypeAlias = Literal["configure", "write", "read"]
@@ -33,6 +34,7 @@ _HASHES: Final[dict[str, Callable[[bytes], bytes]]] = {
     SHA512: lambda octets: hashlib.sha512(octets).digest(),
 }
 _SALT: Final = 4
+LIMITS: Final = ("max-connections", "max-channels")  # of a user
 
 # What each tag of the management API includes. Any other tag is kept and means nothing here.
 _INCLUDED: Final[dict[str, frozenset[str]]] = {
@@ -72,6 +74,7 @@ class Users:
         self.version = 0
         self._users: dict[str, User] = {}
         self._permissions: dict[tuple[str, str], Permission] = {}
+        self._limits: dict[str, dict[str, int]] = {}  # max-connections and max-channels by user
         self._answers: dict[tuple[str, str, Action, str], bool] = {}
 
     def add(
@@ -111,8 +114,30 @@ class Users:
         if self._users.pop(name, None) is None:
             return False
         self._permissions = {place: held for place, held in self._permissions.items() if place[0] != name}
+        self._limits.pop(name, None)
         self._change()
         return True
+
+    def limits(self, name: str) -> Mapping[str, int]:
+        """The user's limits by kind; one that is below zero does not limit."""
+        return self._limits.get(name, {})
+
+    def set_limit(self, name: str, kind: str, value: object) -> None:
+        """Limit the connections or channels of a user."""
+        if name not in self._users:
+            raise SettingsError(f"limits: there is no user '{name}'; add it first")
+        if kind not in LIMITS:
+            raise SettingsError(f"Unrecognised terms [{{{_quoted(kind)},{_quoted(value)}}}] in user-limits")
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise SettingsError(f"{kind} should be a number, actually was {_quoted(value)}")
+        self._limits.setdefault(name, {})[kind] = value
+
+    def clear_limit(self, name: str, kind: str) -> None:
+        """Remove a limit of a user; one that is not set stays absent."""
+        limits = self._limits.get(name, {})
+        limits.pop(kind, None)
+        if not limits:
+            self._limits.pop(name, None)
 
     def get(self, name: str) -> User | None:
         """The user of that name."""
@@ -191,7 +216,8 @@ class Users:
         """`users` and `permissions` as RabbitMQ's definitions have them."""
         return {
             "users": [
-                user._asdict() | {"tags": list(user.tags), "limits": {}} for user in self._users.values()
+                user._asdict() | {"tags": list(user.tags), "limits": dict(self.limits(user.name))}
+                for user in self._users.values()
             ],
             "permissions": [
                 {"user": user, "vhost": vhost, **held._asdict()} for user, vhost, held in self.permissions()
@@ -203,6 +229,7 @@ class Users:
         draft = Users()
         draft._users = dict(self._users)
         draft._permissions = dict(self._permissions)
+        draft._limits = {name: dict(limits) for name, limits in self._limits.items()}
         for user in _entries(definitions, "users"):
             draft.add(
                 _text(user, "users", "name"),
@@ -214,11 +241,15 @@ class Users:
                 hashing_algorithm=_text(user, "users", "hashing_algorithm", SHA256),
                 tags=_tags(user),
             )
+            limits = user.get("limits", {})
+            for kind, value in limits.items() if isinstance(limits, Mapping) else ():
+                draft.set_limit(_text(user, "users", "name"), str(kind), value)
         for held in _entries(definitions, "permissions"):
             fields = ("user", "vhost", "configure", "write", "read")
             draft.set_permission(*(_text(held, "permissions", field) for field in fields))
         self._users = draft._users
         self._permissions = draft._permissions
+        self._limits = draft._limits
         self._change()
 
     def _change(self) -> None:
@@ -230,6 +261,11 @@ def hash_password(password: str | bytes, salt: bytes | None = None) -> str:
     """The password as RabbitMQ's definitions hold it, with a fresh salt unless one of four octets is given."""
     salt = secrets.token_bytes(_SALT) if salt is None else salt
     return b64encode(salt + _HASHES[SHA256](salt + _octets(password))).decode()
+
+
+def _quoted(value: object) -> str:
+    """A value of a limit as Erlang prints it."""
+    return erlang_binary(value.encode()) if isinstance(value, str) else str(value)
 
 
 def _octets(password: str | bytes) -> bytes:

@@ -5,8 +5,10 @@ it was asked or raises the error that the client is to be told. Changes of what 
 `version`, which is what lets routes be remembered.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -54,7 +56,11 @@ class VHost:
         self._remembered: dict[
             tuple[str, tuple[str, ...]], list[Queue]
         ] = {}  # ways of dead letters, while they hold
-        self.metadata: dict[str, object] = {"description": "", "tags": []}  # for people
+        self.metadata: dict[str, Any] = {"description": "", "tags": [], "default_queue_type": "classic"}
+        self.published = 0  # messages from clients
+        self.confirmed = 0  # of these, confirmed to their publishers
+        self.unrouted: Counter[bool] = Counter()  # of these, without a queue, by `mandatory`
+        self.limits: dict[str, int] = {}  # max-connections, max-queues; below zero is unlimited
 
     # --- finding -------------------------------------------------------------------------------------------
 
@@ -128,6 +134,7 @@ class VHost:
     def declare_queue(self, name: str, declared: Declared, *, owner: object | None, now: int) -> Queue:
         """The queue, made if it is not there; 406 if it is there and different, 405 if it is somebody's own."""
         there = self.queues.get(name)
+        self.broker.churn["queue_declared"] += 1
         if there is not None:
             if there.owner is not owner:
                 raise self._locked(name)
@@ -162,9 +169,29 @@ class VHost:
             self.broker.keep.queue(self.name, made)
         return made
 
+    def with_default_type(self, declared: Declared, *, exclusive: bool) -> Declared:
+        """The declaration with the type that the virtual host gives to queues which do not ask for one.
+
+        A transient, exclusive or auto-delete queue cannot be a quorum queue and stays a classic one. Journal recovery
+        does not ask: the type of an existing queue does not change with the default.
+        """
+        kind = self.metadata.get("default_queue_type")
+        fits = declared.durable and not exclusive and not declared.auto_delete
+        if kind != "quorum" or not fits or "x-queue-type" in declared.arguments:
+            return declared
+        return replace(declared, arguments={**declared.arguments, "x-queue-type": kind})
+
+    def check_queue_limit(self, name: str) -> None:
+        """406 if the queue is new and the virtual host has as many queues as it may have."""
+        limit = self.limits.get("max-queues", -1)
+        if 0 <= limit <= len(self.queues) and name not in self.queues:
+            text = f"cannot declare queue '{name}': queue limit in vhost '{self.name}' ({limit}) is reached"
+            raise SoftError(ReplyCode.PRECONDITION_FAILED, text)
+
     def add_queue(self, queue: Queue, now: int) -> None:
         """A queue comes to be, by a client's wish or by a restart."""
         self.queues[queue.name] = queue
+        self.broker.churn["queue_created"] += 1
         self.apply_policy(queue, now)
         self.changed()
 
@@ -173,6 +200,7 @@ class VHost:
         ready = queue.ready
         queue.is_deleted = True
         del self.queues[queue.name]
+        self.broker.churn["queue_deleted"] += 1
         self.broker.past.add(queue.stats)
         queue.purge()
         if queue.durable and queue.owner is None:

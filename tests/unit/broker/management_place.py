@@ -6,11 +6,12 @@ import json
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from redrive.broker.core import Broker
 from redrive.broker.management import start_management
 from redrive.broker.queue import Queue
+from redrive.broker.run import BrokerOptions, start
 from redrive.broker.server import Server
 from redrive.listening import Listening
 
@@ -91,9 +92,9 @@ class Place:
 
 
 @asynccontextmanager
-async def place() -> AsyncIterator[Place]:
-    """A broker as new, for the time of a test."""
-    server = Server(Broker().with_defaults())
+async def place(data: Path | None = None) -> AsyncIterator[Place]:
+    """A broker for the time of a test: a new one, or the one that the data directory holds."""
+    server = await start(BrokerOptions(data=data))
     port = await server.listen("127.0.0.1", 0)
     management = await start_management(server, "127.0.0.1", 0)
     try:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,10 @@ from redrive.broker.management.lists import ToMake
 from redrive.broker.server import Server
 from tests.unit.broker.management_place import Place, place
 
-DEAD = {"durable": True, "arguments": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dlq"}}
+DEAD: dict[str, Any] = {
+    "durable": True,
+    "arguments": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dlq"},
+}
 MISSING = {"error": "Object Not Found", "reason": "Not Found"}
 
 
@@ -97,7 +101,8 @@ class TestQueues:
         queue = await here.get("/api/queues/%2F/q")
         expected = {
             "name": "q", "vhost": "/", "type": "classic", "durable": True, "auto_delete": False, "exclusive": False,
-            "arguments": DEAD["arguments"], "policy": "p", "effective_policy_definition": {"max-length": 9},
+            "arguments": {**DEAD["arguments"], "x-queue-type": "classic"},
+            "policy": "p", "effective_policy_definition": {"max-length": 9},
             "state": "running", "consumers": 0, "messages": 1, "messages_ready": 1, "messages_unacknowledged": 0,
             "message_bytes": 4, "message_bytes_ready": 4, "message_bytes_unacknowledged": 0,
             "head_message_timestamp": 1_700_000_000,

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from redrive.broker.management.routes import ROUTES, find
+from redrive.broker.management.routes import OPEN, ROUTES, find
 from redrive.broker.management.stats import Rates
 from tests.unit.broker.management_place import Place, place
 
-NO_VHOST = {"error": "not_authorised", "reason": "User not authorised to access virtual host"}
+NO_VHOST = {"error": "not_found", "reason": "Not Found"}
 
 
 @pytest.fixture
@@ -42,16 +42,20 @@ class TestLogin:
     async def test_a_wrong_password_is_told_in_rabbitmqs_words(self, here: Place) -> None:
         for who in (("guest", "x"), ("nobody", "guest"), ("", "")):
             reply = await here.call("GET", "/api/whoami", who=who)
-            assert (reply.status, reply.body) == (401, {"error": "not_authorized", "reason": "Login failed"})
+            assert (reply.status, reply.body) == (
+                401,
+                {"error": "not_authorized", "reason": "Not_Authorized"},
+            )
 
-    async def test_every_path_but_the_sums_asks_who_it_is(self, here: Place) -> None:
+    async def test_every_path_but_the_open_ones_requires_a_login(self, here: Place) -> None:
         for pattern, handlers in ROUTES.items():
             path = re.sub(r"\{kind:.*?\}", "q", pattern)
             path = re.sub(r"\{.*?\}", "%2F", path)
             assert find(path) is not None
             for method in handlers:
                 status = (await here.call(method, path, who=None)).status
-                assert status == (200 if path == "/metrics" else 401), f"{method} {path}"
+                assert (status == 401) != (path in OPEN), f"{method} {path}"
+        assert set(OPEN) == {"/metrics", "/", "/api", "/api/index.html", "/cli", "/cli/index.html"}
 
     async def test_a_user_without_a_tag_has_no_business_here(self, people: Place) -> None:
         reply = await people.call("GET", "/api/whoami", who=("non", "p"))
@@ -67,11 +71,22 @@ class TestTags:
         for path, reason in (("nodes", "Not monitor user"), ("users", "Not administrator user")):
             assert (await people.call("GET", f"/api/{path}", who=who)).body["reason"] == reason
 
-    async def test_a_monitor_looks_everywhere_and_touches_nothing(self, people: Place) -> None:
+    async def test_monitor_sees_the_node_and_all_virtual_hosts_but_enters_none(self, people: Place) -> None:
         who = ("mon", "p")
-        assert (await people.get("/api/queues/%2F/q", who=who))["name"] == "q"
+        assert len(await people.get("/api/nodes", who=who)) == 1
         assert {vhost["name"] for vhost in await people.get("/api/vhosts", who=who)} == {"/", "other"}
-        assert (await people.call("DELETE", "/api/queues/%2F/q", who=who)).body == NO_VHOST
+        for method, path in (("GET", "queues/%2F/q"), ("GET", "queues/%2F"), ("DELETE", "queues/%2F/q")):
+            reply = await people.call(method, f"/api/{path}", who=who)
+            assert (reply.status, reply.body) == (404, NO_VHOST)
+        await people.do("PUT", "/api/permissions/%2F/mon", {"configure": "^$", "write": "^$", "read": "^$"})
+        assert (await people.get("/api/queues/%2F/q", who=who))["name"] == "q"
+
+    async def test_administrator_sees_every_virtual_host_and_changes_what_it_may(self, people: Place) -> None:
+        await people.do("PUT", "/api/users/adm", {"password": "p", "tags": "administrator"})
+        who = ("adm", "p")
+        assert (await people.get("/api/queues/%2F/q", who=who))["name"] == "q"
+        reply = await people.call("DELETE", "/api/queues/%2F/q", who=who)
+        assert (reply.status, reply.body["reason"]) == (401, "Access refused.")
 
     async def test_permissions_hold_as_they_do_over_amqp(self, people: Place) -> None:
         who = ("man", "p")
@@ -99,9 +114,11 @@ class TestTags:
 class TestUsersAndVhosts:
     async def test_whoever_makes_a_vhost_may_use_it(self, here: Place) -> None:
         assert (await here.call("PUT", "/api/vhosts/v", {"description": "d", "tags": "a,b"})).status == 201
-        assert (await here.call("PUT", "/api/vhosts/v")).status == 204
         vhost = await here.get("/api/vhosts/v")
         assert (vhost["description"], vhost["tags"]) == ("d", ["a", "b"])
+        assert (await here.call("PUT", "/api/vhosts/v")).status == 204
+        vhost = await here.get("/api/vhosts/v")
+        assert (vhost["description"], vhost["tags"]) == ("", [])
         assert (await here.get("/api/permissions/v/guest"))["configure"] == ".*"
         await here.do("DELETE", "/api/vhosts/v")
         assert (await here.call("GET", "/api/permissions/v/guest")).status == 404
@@ -110,7 +127,11 @@ class TestUsersAndVhosts:
         assert (
             await here.call("PUT", "/api/users/u", {"password": "p", "tags": ["management"]})
         ).status == 201
-        assert (await here.get("/api/whoami", who=("u", "p"))) == {"name": "u", "tags": ["management"]}
+        assert (await here.get("/api/whoami", who=("u", "p"))) == {
+            "name": "u",
+            "tags": ["management"],
+            "is_internal_user": True,
+        }
         assert (await here.call("PUT", "/api/users/u", {"tags": "management"})).status == 204
         assert (await here.call("GET", "/api/whoami", who=("u", "p"))).status == 401
         assert [user["name"] for user in await here.get("/api/users/without-permissions")] == ["u"]
@@ -130,7 +151,7 @@ class TestUsersAndVhosts:
             (
                 "policies/%2F/p",
                 {"pattern": "x", "definition": {"y": 1}},
-                'Validation failed\n\n[{&lt;&lt;"y"&gt;&gt;,1}] are not recognised policy settings\n',
+                'Validation failed\n\n[{<<"y">>,1}] are not recognised policy settings\n',
             ),
         ],
     )
@@ -168,7 +189,22 @@ class TestDefinitions:
         exported = await here.get("/api/definitions/%2F")
         await here.do("PUT", "/api/vhosts/v")
         await here.do("POST", "/api/definitions/v", exported)
-        assert await here.get("/api/definitions/v") == exported
+        imported = await here.get("/api/definitions/v")
+        assert (
+            imported["queues"]
+            == exported["queues"]
+            == [
+                {
+                    "name": "q",
+                    "type": "classic",
+                    "durable": False,
+                    "auto_delete": False,
+                    "arguments": {"x-queue-type": "classic"},
+                }
+            ]
+        )
+        assert imported["bindings"] == exported["bindings"] != []
+        assert (imported["original_vhost_name"], exported["original_vhost_name"]) == ("v", "/")
 
     async def test_exclusive_queues_stay_at_home(self, here: Place) -> None:
         from redrive.broker.arguments import Declared

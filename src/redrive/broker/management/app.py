@@ -54,8 +54,7 @@ class App:
         try:
             answer = await self._answer(request)
         except LoginError as error:
-            said = error.answer if error.reason else Answer(401)
-            answer = said._replace(headers=_WHO)
+            answer = error.answer if error.reason else Answer(401, headers=_WHO)
         except RefusalError as error:
             answer = error.answer
         except ClientDisconnect:
@@ -98,11 +97,13 @@ class App:
         try:
             name, _, password = b64decode(encoded, validate=True).decode().partition(":")
         except ValueError:
-            raise LoginError(401, "not_authorized", "Login failed") from None
-        users = self._desk.server.broker.users
-        if not users.check(name, password) or not users.may_connect(name, address):
+            raise LoginError(401, "not_authorized", "Not_Authorized") from None
+        broker = self._desk.server.broker
+        accepted = broker.users.check(name, password) and broker.users.may_connect(name, address)
+        broker.logins["http", accepted] += 1
+        if not accepted:
             self._log.warning("management: login of '%s' from %s refused", name, address)
-            raise LoginError(401, "not_authorized", "Login failed")
+            raise LoginError(401, "not_authorized", "Not_Authorized")
         return name
 
     async def _ask(self, request: Request, found: Found, user: str, address: str) -> Ask:

@@ -1,8 +1,8 @@
 """What does a request ask for, and may its user ask for it?
 
 An `Ask` is a request that has been read whole, of a user who has logged in. What a user may see and do is decided
-here, by tag and by permission, as in RabbitMQ 4: administrators see every virtual host, others those they may enter;
-a monitoring user may look at any thing by its name; whatever changes a virtual host needs the right to enter it.
+here, by tag and by permission, as in RabbitMQ 4.3: administrators see every virtual host; to other users, one that they
+may not enter does not exist.
 """
 
 import re
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from redrive.broker.management.stats import Rates
     from redrive.broker.server import Server
 
-_READING: Final = frozenset({"GET", "HEAD"})
 _NOTHING: Final = frozenset({b"", b"null", b"undefined"})  # bodies that RabbitMQ takes for none
 _LACKS: Final = {
     "management": "Not management user",
@@ -34,7 +33,6 @@ _LACKS: Final = {
     "administrator": "Not administrator user",
     "policymaker": "User not authorised to access object",
 }
-NO_VHOST_ACCESS: Final = "User not authorised to access virtual host"
 NO_OBJECT_ACCESS: Final = "User not authorised to access object"
 Listener: TypeAlias = tuple[str, str, int]  # protocol, address, port
 
@@ -107,6 +105,11 @@ class Ask:
         if not self.is_a(tag):
             raise not_authorised(_LACKS[tag])
 
+    def need_object(self, tag: str) -> None:
+        """401 unless the user has the tag, in the words for things of other users."""
+        if not self.is_a(tag):
+            raise not_authorised(NO_OBJECT_ACCESS)
+
     @property
     def tags(self) -> tuple[str, ...]:
         """The user's own tags."""
@@ -122,14 +125,13 @@ class Ask:
         return [vhost for vhost in wanted if sees_all or may_enter(self.user, vhost.name)]
 
     def vhost(self) -> VHost:
-        """The virtual host that the path names, if the user may look at it, or change it if that is what is asked."""
+        """The virtual host that the path names, for administrators and for users who may enter it."""
         name = self.params["vhost"]
         vhost = self.broker.vhosts.get(name)
         if vhost is None:
             raise not_found("vhost_not_found") if self.method in {"PUT", "POST"} else no_such_object()
-        looks = self.method in _READING and self.is_a("monitoring")
-        if not looks and not self.broker.users.may_enter(self.user, name):
-            raise not_authorised(NO_VHOST_ACCESS)
+        if not self.is_a("administrator") and not self.broker.users.may_enter(self.user, name):
+            raise not_found("Not Found")
         return vhost
 
     @property

@@ -5,7 +5,6 @@ changes, and deletes nothing; a queue or exchange that is there already stays as
 together or not at all; of the rest, what stands before the first mistake has come in, as in RabbitMQ.
 """
 
-import html
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -16,14 +15,20 @@ from redrive.broker.core import RABBITMQ_VERSION
 from redrive.broker.exchanges import Exchange
 from redrive.broker.management.answers import NO_CONTENT, Answer, Json, RefusalError, bad_request
 from redrive.broker.management.ask import Ask, boolean, text
-from redrive.broker.management.people import describe, permissions_changed
+from redrive.broker.management.limits import set_vhost_limits
+from redrive.broker.management.parameters import LIMITS, vhost_parameters
+from redrive.broker.management.people import describe, described, permissions_changed
 from redrive.broker.management.tables import shown, table
+from redrive.broker.management.views import queue_arguments
 from redrive.broker.policies import Policy, PolicyError
 from redrive.broker.queue import Queue
 from redrive.broker.vhost import PREDECLARED, VHost
 from redrive.errors import SettingsError
 
-_LEFT_OUT: Final = ("parameters", "global_parameters", "topic_permissions")  # what is not here
+_DESCRIBES: Final = frozenset({"metadata", "description", "tags", "default_queue_type"})  # of a virtual host
+_INTERNAL: Final = frozenset(
+    {"internal_cluster_id"}
+)  # global parameters that belong to the cluster they come from
 
 
 # --- out -----------------------------------------------------------------------------------------------------
@@ -32,18 +37,17 @@ _LEFT_OUT: Final = ("parameters", "global_parameters", "topic_permissions")  # w
 def export_all(ask: Ask) -> Answer:
     """Everything."""
     ask.need("administrator")
-    vhosts = list(ask.broker.vhosts.values())
+    broker = ask.broker
+    vhosts = list(broker.vhosts.values())
     body: Json = {
-        "rabbit_version": RABBITMQ_VERSION,
-        "rabbitmq_version": RABBITMQ_VERSION,
-        "product_name": "redrive",
-        "product_version": __version__,
-        **ask.broker.users.export(),
-        "vhosts": [
-            {"name": vhost.name, **vhost.metadata, "metadata": dict(vhost.metadata)} for vhost in vhosts
+        **_header("cluster", f"Definitions of cluster '{broker.cluster_name}'"),
+        "original_cluster_name": broker.cluster_name,
+        **broker.users.export(),
+        "vhosts": [_vhost(vhost) for vhost in vhosts],
+        "topic_permissions": [],
+        "global_parameters": [
+            {"name": name, "value": value} for name, value in broker.global_parameters.items()
         ],
-        **{section: [] for section in _LEFT_OUT},
-        "policies": [row for vhost in vhosts for row in vhost.policies.to_json()],
     }
     for section, rows in _SECTIONS.items():
         body[section] = [{"vhost": vhost.name, **row} for vhost in vhosts for row in rows(vhost)]
@@ -56,13 +60,35 @@ def export_vhost(ask: Ask) -> Answer:
     vhost = ask.broker.vhosts.get(ask.params["vhost"])
     if vhost is None:
         raise bad_request("vhost_not_found")
+    described = _vhost(vhost)
     body: Json = {
-        "rabbit_version": RABBITMQ_VERSION,
-        "parameters": [],
-        "policies": list(vhost.policies.to_json()),
+        **_header("single_virtual_host", f"Definitions of virtual host '{vhost.name}'"),
+        "original_vhost_name": described.pop("name"),
+        **described,
         **{section: list(rows(vhost)) for section, rows in _SECTIONS.items()},
     }
     return _download(ask, body)
+
+
+def _header(kind: str, explanation: str) -> Json:
+    return {
+        "rabbit_version": RABBITMQ_VERSION,
+        "rabbitmq_version": RABBITMQ_VERSION,
+        "product_name": "redrive",
+        "product_version": __version__,
+        "rabbitmq_definition_format": kind,
+        "explanation": explanation,
+    }
+
+
+def _vhost(vhost: VHost) -> Json:
+    """A virtual host; what is in `metadata` also stands outside of it, for versions before 4.3."""
+    return {
+        "name": vhost.name,
+        **vhost.metadata,
+        "metadata": dict(vhost.metadata),
+        "limits": dict(vhost.limits),
+    }
 
 
 def _download(ask: Ask, body: Json) -> Answer:
@@ -76,9 +102,10 @@ def _queues(vhost: VHost) -> Iterator[Json]:
         if queue.owner is None:
             yield {
                 "name": queue.name,
+                "type": queue.declared.queue_type,
                 "durable": queue.durable,
                 "auto_delete": queue.auto_delete,
-                "arguments": shown(queue.arguments),
+                "arguments": queue_arguments(queue),
             }
 
 
@@ -109,7 +136,18 @@ def _bindings(vhost: VHost) -> Iterator[Json]:
                 }
 
 
-_SECTIONS: Final = {"queues": _queues, "exchanges": _exchanges, "bindings": _bindings}
+def _policies(vhost: VHost) -> Iterator[Json]:
+    for policy in vhost.policies.to_json():
+        yield {name: value for name, value in policy.items() if name != "vhost"}
+
+
+_SECTIONS: Final = {
+    "parameters": vhost_parameters,
+    "policies": _policies,
+    "queues": _queues,
+    "exchanges": _exchanges,
+    "bindings": _bindings,
+}
 
 
 # --- in ------------------------------------------------------------------------------------------------------
@@ -119,16 +157,25 @@ def import_all(ask: Ask) -> Answer:
     """Everything that the body has."""
     ask.need("administrator")
     body = ask.json()
-    named = [text(row, "name") for row in _rows(body, "vhosts")]
-    _check_vhosts(ask, body, {*named, *ask.broker.vhosts})
-    for row in _rows(body, "vhosts"):
-        describe(ask.broker.add_vhost(row["name"]), row)
+    rows = _rows(body, "vhosts")
+    _check_vhosts(ask, body, {*(text(row, "name") for row in rows), *ask.broker.vhosts})
+    vhosts = [
+        (row["name"], described(row) if _DESCRIBES & row.keys() else {}, row.get("limits")) for row in rows
+    ]
+    for name, metadata, limits in vhosts:
+        made = ask.broker.add_vhost(name)
+        describe(made, metadata)
+        if limits:
+            set_vhost_limits(made, limits)
     try:
         ask.broker.users.load(body)
     except SettingsError as error:
         raise bad_request(str(error)) from None
     finally:
         permissions_changed(ask)
+    for row in _rows(body, "global_parameters"):
+        if (name := text(row, "name")) not in _INTERNAL:
+            ask.broker.set_global_parameter(name, row.get("value"))
     _load(ask, body, None)
     return NO_CONTENT
 
@@ -149,26 +196,33 @@ def _rows(body: Json, section: str) -> list[Json]:
 
 
 def _check_vhosts(ask: Ask, body: Json, known: set[str]) -> None:
-    for section in ("permissions", "policies", *_SECTIONS):
+    for section in ("permissions", *_SECTIONS):
         for row in _rows(body, section):
             if row.get("vhost") not in known:
                 raise bad_request(["no_such_vhost", row.get("vhost", "undefined")])
-    left = [section for section in _LEFT_OUT if _rows(body, section)]
-    if left:
-        ask.broker.log.warning("definitions: %s are not known here and were passed over", " and ".join(left))
+    if _rows(body, "topic_permissions"):
+        ask.broker.log.warning("definitions: topic permissions are not supported and were not imported")
 
 
 def _load(ask: Ask, body: Json, into: VHost | None) -> None:
     def vhost_of(row: Json) -> VHost:
         return into if into is not None else ask.broker.vhosts[row["vhost"]]
 
+    for row in _rows(body, "parameters"):
+        if row.get("component") == LIMITS:
+            set_vhost_limits(vhost_of(row), row.get("value"))
+        else:
+            ask.broker.log.warning(
+                "definitions: component %s is not supported, its parameter %s was not imported",
+                row.get("component"),
+                row.get("name"),
+            )
     for row in _rows(body, "policies"):
         vhost = vhost_of(row)
         try:
             vhost.policies.put(Policy.from_json(row, vhost.name, text(row, "name")))
         except PolicyError as error:
-            reason = f"{error.reason} ({vhost.name}/{row.get('name')})"
-            raise bad_request(html.escape(reason, quote=False)) from None
+            raise bad_request(f"{error.reason} ({vhost.name}/{row.get('name')})") from None
     for vhost in {vhost_of(row): None for row in _rows(body, "policies")}:
         vhost.policies_changed(ask.now)
     for section, load in (
@@ -186,7 +240,9 @@ def _load(ask: Ask, body: Json, into: VHost | None) -> None:
 def _load_queue(ask: Ask, vhost: VHost, row: Json) -> None:
     name = _name(row)
     if name not in vhost.queues:
-        vhost.declare_queue(name, _declared(row), owner=None, now=ask.now)
+        vhost.check_queue_limit(name)
+        declared = vhost.with_default_type(_declared(row), exclusive=False)
+        vhost.declare_queue(name, declared, owner=None, now=ask.now)
 
 
 def _load_exchange(_ask: Ask, vhost: VHost, row: Json) -> None:

@@ -3,12 +3,14 @@
 Each check answers 200 with `{"status": "ok"}`, or 503 with the reason.
 """
 
+from http import HTTPStatus
 from typing import Final
 
-from redrive.broker.management.answers import Answer, Json, bad_request
+from redrive.broker.management.answers import Answer, Json, bad_request, no_such_object
 from redrive.broker.management.ask import Ask
 from redrive.broker.management.views import node_of
 
+_UNITS: Final = ("days", "weeks", "months", "years")
 # Other words for the protocols that there are.
 _PROTOCOLS: Final = {
     **dict.fromkeys(("amqp091", "amqp0.9.1", "amqp0-9-1", "amqp0_9_1"), "amqp"),
@@ -57,12 +59,13 @@ def port_listener(ask: Ask) -> Answer:
 
 
 def protocol_listener(ask: Ask) -> Answer:
-    """Whether somebody listens for this protocol."""
-    wanted = _PROTOCOLS.get(ask.name.lower(), ask.name.lower())
-    protocols = [protocol for protocol, _, _ in ask.desk.listeners()]
-    if wanted in protocols:
-        return _ok(protocol=wanted)
-    return _failed("No active listener", missing=wanted, protocols=protocols)
+    """Whether there are listeners for these protocols, separated by commas."""
+    wanted = [_PROTOCOLS.get(name, name) for name in ask.name.lower().split(",")]
+    listening = [protocol for protocol, _, _ in ask.desk.listeners()]
+    missing = [name for name in wanted if name not in listening]
+    if missing:
+        return _failed("No active listener", missing=missing, protocols=listening)
+    return _ok(protocols=sorted(set(listening)))
 
 
 def in_service(ask: Ask) -> Answer:
@@ -72,11 +75,45 @@ def in_service(ask: Ask) -> Answer:
     return _ok()
 
 
+def below_connection_limit(ask: Ask) -> Answer:
+    """Whether there is room for one more connection."""
+    count, limit = len(ask.server.connections), ask.server.options.max_connections
+    if count < limit:
+        return _ok()
+    return _failed("node connection limit is reached", connections=count, limit=limit)
+
+
 def ready(ask: Ask) -> Answer:
     """Whether clients can connect, and there is room for one more."""
-    if len(ask.server.connections) >= ask.server.options.max_connections:
-        return _failed("connection limit of the node has been reached")
-    return in_service(ask)
+    room = below_connection_limit(ask)
+    return in_service(ask) if room.status == HTTPStatus.OK else room
+
+
+def node_health(ask: Ask) -> Answer:
+    """The check of RabbitMQ 3: whether no alarm holds up publishers on the node that the path names, or this one."""
+    if ask.params.get("name", node_of(ask)) != node_of(ask):
+        raise no_such_object()
+    return local_alarms(ask)
+
+
+def certificate_expiration(ask: Ask) -> Answer:
+    """Whether the certificates of the listeners are valid for some time to come: there is nothing to see here.
+
+    RabbitMQ reads the certificates of its TLS listeners. The broker does not keep the path of the one that it was
+    started with, so that it cannot answer for TLS listeners and says so.
+    """
+    if not ask.params["within"].isdecimal():
+        raise bad_request("Invalid expiration value.")
+    if ask.params["unit"] not in _UNITS:
+        raise bad_request("Time unit not recognised. Supported units: days, weeks, months, years.")
+    if any(protocol.endswith("/ssl") for protocol, _, _ in ask.desk.listeners()):
+        return _failed("certificates of TLS listeners are not checked by this broker")
+    return _ok()
+
+
+def always_ok(_ask: Ask) -> Answer:
+    """Checks of what cannot fail in one process: the metadata store, elected leaders, the size of the cluster."""
+    return _ok()
 
 
 def aliveness(ask: Ask) -> Answer:

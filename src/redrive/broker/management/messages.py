@@ -16,11 +16,10 @@ from redrive.broker.arguments import check_message_size
 from redrive.broker.channel import Channel, Verdict
 from redrive.broker.consumer import header_of
 from redrive.broker.management.acting import acting, of_get, of_publish
-from redrive.broker.management.answers import Answer, Json, bad_request
+from redrive.broker.management.answers import Answer, Json, bad_request, not_found
 from redrive.broker.management.ask import Ask, integer, text
-from redrive.broker.management.objects import check_name
+from redrive.broker.management.objects import check_name, exchange_name
 from redrive.broker.management.tables import shown, shown_text, table
-from redrive.broker.management.views import DEFAULT_EXCHANGE
 from redrive.broker.message import PROPERTIES_AT, Entry
 from redrive.broker.queue import Queue
 
@@ -44,7 +43,9 @@ def publish(ask: Ask) -> Answer:
     body = ask.json("routing_key", "properties", "payload", "payload_encoding")
     properties = _properties(body["properties"])
     octets = _payload(body)
-    exchange = "" if ask.name == DEFAULT_EXCHANGE else check_name("exchange", ask.name)
+    exchange = check_name("exchange", exchange_name(ask.name))
+    if exchange and exchange not in vhost.exchanges:
+        raise not_found("exchange_not_found")
     key = check_name("routing_key", text(body, "routing_key"))
     with acting(ask, vhost, of_publish) as channel:
         check_message_size(len(octets), ask.broker.max_message_size)
@@ -105,6 +106,8 @@ def get(ask: Ask) -> Answer:
         raise bad_request("Unsupported encoding. Please use auto or base64.")
     if mode not in _VERDICTS:
         raise bad_request(["unsupported_ackmode", mode])
+    if ask.name not in vhost.queues:
+        raise not_found("queue_not_found")
     with acting(ask, vhost, of_get) as channel:
         session = channel.session
         session.check("read", "queue", ask.name)

@@ -76,10 +76,17 @@ def _totals(broker: Broker) -> Iterable[str]:
     for _, queue in broker.queues():
         everything.add(queue.stats)
     seen = queue_counters(everything)
+    publishes = broker.publishes()
     counters = {
-        "messages_received_total": (broker.published, "messages published by clients"),
-        "messages_unroutable_dropped_total": (broker.unrouted[False], "publishes that reached no queue"),
-        "messages_unroutable_returned_total": (broker.unrouted[True], "publishes that were returned"),
+        "messages_received_total": (publishes["publish"], "messages published by clients"),
+        "messages_unroutable_dropped_total": (
+            publishes["drop_unroutable"],
+            "publishes that reached no queue",
+        ),
+        "messages_unroutable_returned_total": (
+            publishes["return_unroutable"],
+            "publishes that were returned",
+        ),
         "messages_delivered_total": (seen["deliver_get"], "messages handed to clients"),
         "messages_redelivered_total": (seen["redeliver"], "of these, not for the first time"),
         "messages_acknowledged_total": (seen["ack"], "messages that clients acknowledged"),

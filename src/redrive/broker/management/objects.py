@@ -5,7 +5,7 @@ Making and deleting go through the handlers of AMQP (`acting`), so permissions a
 
 from collections.abc import Iterable
 from functools import partial
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from redrive.amqp import methods as m
 from redrive.amqp.errors import SHORTSTR_MAX
@@ -22,8 +22,10 @@ from redrive.broker.management.views import (
     default_binding,
     exchange_bindings,
     exchange_view,
+    node_of,
     properties_key,
     queue_details,
+    queue_row,
     queue_view,
 )
 from redrive.broker.queue import Queue
@@ -38,17 +40,46 @@ def check_name(kind: str, name: str) -> str:
     return name
 
 
+def exchange_name(name: str) -> str:
+    """The name of an exchange in a path: the default one is empty or `amq.default`."""
+    return "" if name == DEFAULT_EXCHANGE else name
+
+
 # --- queues --------------------------------------------------------------------------------------------------
 
 
 def queues(ask: Ask) -> Answer:
     """All queues."""
     rows = (
+        Row((vhost.name, queue.name), queue.name, partial(queue_row, ask, vhost, queue))
+        for vhost in ask.vhosts()
+        for queue in vhost.queues.values()
+    )
+    return listed(ask, rows)
+
+
+def detailed_queues(ask: Ask) -> Answer:
+    """All queues with all their fields, also those that have no value."""
+    rows = (
         Row((vhost.name, queue.name), queue.name, partial(queue_view, ask, vhost, queue))
         for vhost in ask.vhosts()
         for queue in vhost.queues.values()
     )
     return listed(ask, rows)
+
+
+def quorum_status(ask: Ask) -> Answer:
+    """The members of a quorum queue: this node leads it alone."""
+    _, found = named_queue(ask)
+    if found.declared.queue_type != "quorum":
+        return Answer(503, {"status": "failed", "reason": "classic_queue_not_supported"})
+    return Answer(body=[{"Node Name": node_of(ask), "Raft State": "leader", "Membership": "voter"}])
+
+
+def queue_action(ask: Ask) -> Answer:
+    """Actions on a queue: RabbitMQ 4 has none left."""
+    named_queue(ask)
+    raise bad_request(["unknown", ask.json("action")["action"]])
 
 
 def named_queue(ask: Ask) -> tuple[VHost, Queue]:
@@ -124,10 +155,10 @@ def exchanges(ask: Ask) -> Answer:
 
 def named_exchange(ask: Ask) -> tuple[VHost, Exchange | None]:
     """The exchange that the path names, None for the default one, or 404."""
-    vhost = ask.vhost()
-    if ask.name != DEFAULT_EXCHANGE and ask.name not in vhost.exchanges:
+    vhost, name = ask.vhost(), exchange_name(ask.name)
+    if name and name not in vhost.exchanges:
         raise no_such_object()
-    return vhost, vhost.exchanges.get(ask.name)
+    return vhost, vhost.exchanges.get(name)
 
 
 def exchange(ask: Ask) -> Answer:
@@ -140,7 +171,7 @@ def put_exchange(ask: Ask) -> Answer:
     vhost, body = ask.vhost(), ask.json()
     existed = ask.name in vhost.exchanges
     method = m.ExchangeDeclare(
-        exchange=check_name("exchange", "" if ask.name == DEFAULT_EXCHANGE else ask.name),
+        exchange=check_name("exchange", exchange_name(ask.name)),
         type=text(body, "type", "direct"),
         durable=boolean(body, "durable"),
         auto_delete=boolean(body, "auto_delete"),
@@ -190,7 +221,7 @@ def bindings_between(ask: Ask) -> Answer:
 def bind(ask: Ask) -> Answer:
     """Bind; the answer's Location names the binding."""
     vhost, body = ask.vhost(), ask.json()
-    source, target = _source(ask), check_name("queue", ask.name)
+    source, target = exchange_name(ask.params["source"]), check_name("queue", ask.name)
     key = check_name("routing_key", text(body, "routing_key", ""))
     arguments = table(body.get("arguments"), "arguments")
     with acting(ask, vhost) as channel:
@@ -228,14 +259,13 @@ def unbind(ask: Ask) -> Answer:
     return NO_CONTENT
 
 
-def _source(ask: Ask) -> str:
-    source = ask.params["source"]
-    return "" if source == DEFAULT_EXCHANGE else source
-
-
 def _named_binding(ask: Ask) -> Json:
     wanted = ask.params["key"]
-    found = next((row for row in _between_named(ask) if row["properties_key"] == wanted), None)
+    rows = _between_named(ask)
+    # Clients send the key as it is listed, which is encoded already, or encode it like any other part of a path.
+    found = next((row for row in rows if row["properties_key"] == wanted), None)
+    if found is None:
+        found = next((row for row in rows if unquote(row["properties_key"]) == wanted), None)
     if found is None:
         raise no_such_object()
     return found
@@ -258,7 +288,7 @@ def _between(vhost: VHost, source: str | None, kind: str, target: str) -> list[J
 
 
 def _from(vhost: VHost, source: str) -> Iterable[Json]:
-    if source == DEFAULT_EXCHANGE:
+    if not exchange_name(source):
         return [default_binding(vhost, name) for name in sorted(vhost.queues)]
     found = vhost.exchanges.get(source)
     return [] if found is None else exchange_bindings(vhost, found)

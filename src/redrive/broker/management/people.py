@@ -4,26 +4,31 @@ Virtual hosts, users, permissions and policies. What is changed here is kept (`u
 acts at once: routes that sessions remember were allowed under the old permissions and are forgotten.
 """
 
-import html
 from base64 import b64decode
 from binascii import Error as Base64Error
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
+from redrive.broker.arguments import QueueType
+from redrive.broker.core import publish_counters
 from redrive.broker.management.answers import (
     NO_CONTENT,
     Answer,
     Json,
+    RefusalError,
     bad_request,
     keys_missing,
     no_such_object,
+    not_found,
     put,
 )
 from redrive.broker.management.ask import Ask, text
 from redrive.broker.management.lists import Row, listed, one
 from redrive.broker.management.seeing import depths
+from redrive.broker.management.stats import queue_counters
 from redrive.broker.management.views import node_of
 from redrive.broker.policies import Policy, PolicyError
+from redrive.broker.queue import QueueStats
 from redrive.broker.users import SHA256, Permission, User
 from redrive.broker.vhost import VHost
 from redrive.errors import SettingsError
@@ -38,7 +43,7 @@ def permissions_changed(ask: Ask) -> None:
 
 def whoami(ask: Ask) -> Answer:
     """The user who asks."""
-    return Answer(body={"name": ask.user, "tags": list(ask.tags)})
+    return Answer(body={"name": ask.user, "tags": list(ask.tags), "is_internal_user": True})
 
 
 # --- virtual hosts -------------------------------------------------------------------------------------------
@@ -60,49 +65,109 @@ def vhost(ask: Ask) -> Answer:
 
 
 def put_vhost(ask: Ask) -> Answer:
-    """Make a virtual host, where the user who makes it may do everything."""
+    """Make a virtual host, where the user who makes it may do everything; or describe one anew."""
     ask.need("administrator")
     name, body = ask.name, ask.json()
+    metadata = described(body)
     existed = name in ask.broker.vhosts
     made = ask.broker.add_vhost(name)
-    describe(made, body)
+    describe(made, metadata)
     if not existed:
         ask.broker.users.set_permission(ask.user, name, ".*", ".*", ".*")
         permissions_changed(ask)
     return put(existed=existed)
 
 
-def describe(vhost: VHost, body: Json) -> None:
-    """What people are told about a virtual host."""
-    told = body.get("metadata") if isinstance(body.get("metadata"), dict) else body
-    assert isinstance(told, dict)  # noqa: S101  one of two objects
-    if isinstance(told.get("description"), str):
-        vhost.metadata["description"] = told["description"]
-    if "tags" in told:
-        vhost.metadata["tags"] = tags_of(told["tags"])
+def described(body: Json) -> Json:
+    """The description, tags and default queue type that a body gives to a virtual host; what it leaves out is reset."""
+    given = {**body, **body["metadata"]} if isinstance(body.get("metadata"), dict) else body
+    description = given.get("description", "")
+    return {
+        "description": description if isinstance(description, str) else "",
+        "tags": tags_of(given.get("tags", [])),
+        "default_queue_type": _default_queue_type(given.get("default_queue_type", "undefined")),
+    }
+
+
+def _default_queue_type(kind: object) -> str:
+    if kind == "undefined":
+        return "classic"
+    if not isinstance(kind, str):
+        raise bad_request(f"{kind} is not a valid default_queue_type value")
+    if not kind:
+        raise bad_request("default_queue_type must not be an empty string")
+    if kind == "stream":
+        raise bad_request("stream queues are not supported by this broker; use classic or quorum")
+    if kind not in get_args(QueueType):
+        raise bad_request(f"{kind} is not a valid queue type")
+    return kind
+
+
+def describe(vhost: VHost, metadata: Json) -> None:
+    """Change and store what is known of a virtual host; protection from deletion stays as it is."""
+    vhost.metadata.update(metadata)
     vhost.broker.vhost_changed(vhost)
 
 
 def delete_vhost(ask: Ask) -> Answer:
     """Delete a virtual host with everything in it."""
     ask.need("administrator")
-    if ask.name not in ask.broker.vhosts:
+    found = ask.broker.vhosts.get(ask.name)
+    if found is None:
         raise no_such_object()
+    if found.metadata.get("protected_from_deletion"):
+        reason = f"Refusing to delete virtual host '{ask.name}' because it is protected from deletion"
+        raise RefusalError(412, "precondition_failed", reason)
     ask.broker.delete_vhost(ask.name)
     permissions_changed(ask)
     return NO_CONTENT
 
 
+def protect_vhost(ask: Ask) -> Answer:
+    """Refuse to delete a virtual host from now on."""
+    return _protect(ask, "enable", {"protected_from_deletion": True})
+
+
+def unprotect_vhost(ask: Ask) -> Answer:
+    """Allow a virtual host to be deleted again."""
+    return _protect(ask, "disable", {"protected_from_deletion": False})
+
+
+def _protect(ask: Ask, verb: str, metadata: Json) -> Answer:
+    ask.need("administrator")
+    found = ask.broker.vhosts.get(ask.name)
+    if found is None:
+        reason = f"Cannot {verb} deletion protection of virtual host '{ask.name}' because it does not exist"
+        raise not_found(reason)
+    describe(found, metadata)
+    return NO_CONTENT
+
+
+def start_vhost(ask: Ask) -> Answer:
+    """Start a virtual host on a node: it runs as long as the broker does."""
+    ask.need("administrator")
+    if ask.name not in ask.broker.vhosts or ask.params["node"] != node_of(ask):
+        raise no_such_object()
+    return NO_CONTENT
+
+
 def _vhost(ask: Ask, vhost: VHost) -> Json:
-    return {
+    view: Json = {
         "name": vhost.name,
+        "protected_from_deletion": False,
         **vhost.metadata,
         "metadata": dict(vhost.metadata),
-        "default_queue_type": "classic",
         "tracing": False,
         "cluster_state": {node_of(ask): "running"},
         **ask.desk.rates.look(("vhost", vhost.name), depths([vhost]), ask.now),
     }
+    everything = QueueStats()
+    for queue in vhost.queues.values():
+        everything.add(queue.stats)
+    counters = queue_counters(everything) | publish_counters([vhost])
+    if any(counters.values()):
+        view["message_stats"] = ask.desk.rates.look(("vhost messages", vhost.name), counters, ask.now)
+    return view
 
 
 # --- users ---------------------------------------------------------------------------------------------------
@@ -112,7 +177,7 @@ def users(ask: Ask) -> Answer:
     """All users."""
     ask.need("administrator")
     return listed(
-        ask, [Row((user.name,), user.name, partial(_user, user)) for user in ask.broker.users.users()]
+        ask, [Row((user.name,), user.name, partial(_user, ask, user)) for user in ask.broker.users.users()]
     )
 
 
@@ -121,12 +186,12 @@ def users_without_permissions(ask: Ask) -> Answer:
     ask.need("administrator")
     held = {user for user, _, _ in ask.broker.users.permissions()}
     found = [user for user in ask.broker.users.users() if user.name not in held]
-    return listed(ask, [Row((user.name,), user.name, partial(_user, user)) for user in found])
+    return listed(ask, [Row((user.name,), user.name, partial(_user, ask, user)) for user in found])
 
 
 def user(ask: Ask) -> Answer:
     """One user."""
-    return one(ask, _user(_named_user(ask)))
+    return one(ask, _user(ask, named_user(ask)))
 
 
 def put_user(ask: Ask) -> Answer:
@@ -159,12 +224,26 @@ def put_user(ask: Ask) -> Answer:
 
 def delete_user(ask: Ask) -> Answer:
     """Remove a user, and close its connections."""
-    name = _named_user(ask).name
-    ask.broker.users.delete(name)
-    permissions_changed(ask)
-    for session in [session for session in ask.broker.sessions if session.user == name]:
-        ask.broker.close(session, f"user '{name}' is deleted")
+    _delete_users(ask, [named_user(ask).name])
     return NO_CONTENT
+
+
+def delete_users(ask: Ask) -> Answer:
+    """Remove several users at once; one that does not exist is passed over."""
+    ask.need("administrator")
+    names = ask.json("users")["users"]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise bad_request("users should be a list of names")
+    _delete_users(ask, names)
+    return NO_CONTENT
+
+
+def _delete_users(ask: Ask, names: list[str]) -> None:
+    for name in names:
+        ask.broker.users.delete(name)
+    permissions_changed(ask)
+    for session in [session for session in ask.broker.sessions if session.user in names]:
+        ask.broker.close(session, f"user '{session.user}' is deleted")
 
 
 def tags_of(value: Any) -> list[str]:
@@ -176,7 +255,8 @@ def tags_of(value: Any) -> list[str]:
     return value
 
 
-def _named_user(ask: Ask) -> User:
+def named_user(ask: Ask) -> User:
+    """The user whom the path names, for administrators, or 404."""
     ask.need("administrator")
     found = ask.broker.users.get(ask.name)
     if found is None:
@@ -184,8 +264,8 @@ def _named_user(ask: Ask) -> User:
     return found
 
 
-def _user(user: User) -> Json:
-    return user._asdict() | {"tags": list(user.tags), "limits": {}}
+def _user(ask: Ask, user: User) -> Json:
+    return user._asdict() | {"tags": list(user.tags), "limits": dict(ask.broker.users.limits(user.name))}
 
 
 # --- permissions ---------------------------------------------------------------------------------------------
@@ -194,7 +274,7 @@ def _user(user: User) -> Json:
 def permissions(ask: Ask) -> Answer:
     """All permissions, or those of a user or in a virtual host, if the path names one."""
     ask.need("administrator")
-    of_user = _named_user(ask).name if "name" in ask.params else None
+    of_user = named_user(ask).name if "name" in ask.params else None
     in_vhost = ask.params.get("vhost")
     if in_vhost is not None and in_vhost not in ask.broker.vhosts:
         raise no_such_object()
@@ -282,7 +362,7 @@ def put_policy(ask: Ask) -> Answer:
     try:
         vhost.policies.put(Policy.from_json(body, vhost.name, ask.name))
     except PolicyError as error:
-        raise bad_request(html.escape(error.reason, quote=False)) from None
+        raise bad_request(error.reason) from None
     vhost.policies_changed(ask.now)
     return put(existed=existed)
 

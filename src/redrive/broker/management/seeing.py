@@ -1,12 +1,8 @@
 """Who is connected, and what is the broker as a whole?
 
-Overview, node, connections, channels and consumers. A user who does not monitor sees only what is its own.
+Overview, connections, channels and consumers. A user who does not monitor sees only what is its own.
 """
 
-import os
-import resource
-import shutil
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
@@ -14,11 +10,11 @@ from typing import Final
 
 from redrive._version import __version__
 from redrive.broker.channel import Channel
-from redrive.broker.core import RABBITMQ_VERSION
-from redrive.broker.exchanges import KINDS
-from redrive.broker.management.answers import NO_CONTENT, Answer, Json, no_such_object, not_authorised
-from redrive.broker.management.ask import NO_OBJECT_ACCESS, Ask
+from redrive.broker.core import RABBITMQ_VERSION, publish_counters
+from redrive.broker.management.answers import NO_CONTENT, Answer, Json, no_such_object
+from redrive.broker.management.ask import Ask, text
 from redrive.broker.management.lists import Row, listed, one
+from redrive.broker.management.nodes import EXCHANGE_TYPES, churn, contexts, versions
 from redrive.broker.management.stats import queue_counters
 from redrive.broker.management.tables import shown
 from redrive.broker.management.views import (
@@ -34,14 +30,6 @@ from redrive.broker.session import Session
 from redrive.broker.vhost import VHost
 
 _NAME: Final = "RabbitMQ"  # what clients of this API look for
-_KINDS: Final = [
-    {
-        "name": kind,
-        "description": f"AMQP {kind} exchange, as per the AMQP specification",
-        "enabled": True,
-    }
-    for kind in sorted(KINDS)
-]
 
 
 # --- the whole -----------------------------------------------------------------------------------------------
@@ -53,12 +41,17 @@ def overview(ask: Ask) -> Answer:
     view: Json = {
         "management_version": RABBITMQ_VERSION,
         "rates_mode": "basic",
-        "exchange_types": _KINDS,
+        "exchange_types": EXCHANGE_TYPES,
         "product_version": RABBITMQ_VERSION,
         "product_name": _NAME,
-        "rabbitmq_version": RABBITMQ_VERSION,
+        **versions(),
         "redrive_version": __version__,
         "cluster_name": ask.broker.cluster_name,
+        "cluster_tags": {},
+        "node_tags": {},
+        "default_queue_type": "classic",
+        "is_op_policy_updating_enabled": False,
+        "churn_rates": churn(ask),
         "disable_stats": False,
         "enable_queue_totals": False,
         "message_stats": ask.desk.rates.look(("overview", ask.user), totals(ask, vhosts), ask.now),
@@ -80,11 +73,12 @@ def overview(ask: Ask) -> Answer:
                 "protocol": protocol,
                 "ip_address": address,
                 "port": port,
+                "tls": protocol.endswith("/ssl"),
                 "socket_opts": {},
             }
             for protocol, address, port in ask.desk.listeners()
         ]
-        view["contexts"] = _contexts(ask)
+        view["contexts"] = contexts(ask)
     return one(ask, view)
 
 
@@ -95,12 +89,8 @@ def totals(ask: Ask, vhosts: Iterable[VHost]) -> dict[str, int]:
         everything.add(ask.broker.past)
     for queue in chain.from_iterable(vhost.queues.values() for vhost in vhosts):
         everything.add(queue.stats)
-    counters = queue_counters(everything)
-    if ask.is_a("monitoring"):
-        counters["publish"] = ask.broker.published
-        counters["drop_unroutable"] = ask.broker.unrouted[False]
-        counters["return_unroutable"] = ask.broker.unrouted[True]
-    return counters
+    published = ask.broker.publishes() if ask.is_a("monitoring") else publish_counters(vhosts)
+    return queue_counters(everything) | published
 
 
 def depths(vhosts: Iterable[VHost]) -> dict[str, int]:
@@ -112,72 +102,21 @@ def depths(vhosts: Iterable[VHost]) -> dict[str, int]:
     return together
 
 
-def _contexts(ask: Ask) -> list[Json]:
-    return [
-        {
-            "node": node_of(ask),
-            "description": "RabbitMQ Management",
-            "path": "/",
-            "ip": address,
-            "port": str(port),
-        }
-        for protocol, address, port in ask.desk.listeners()
-        if protocol == "http"
-    ]
-
-
-def nodes(ask: Ask) -> Answer:
-    """The nodes: this one."""
-    ask.need("monitoring")
-    return listed(ask, [Row((node_of(ask),), node_of(ask), lambda: _node(ask))])
-
-
-def node(ask: Ask) -> Answer:
-    """One node."""
-    ask.need("monitoring")
-    if ask.name != node_of(ask):
-        raise no_such_object()
-    return one(ask, _node(ask))
-
-
-def _node(ask: Ask) -> Json:
-    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    blocked, connections = ask.broker.blocked_because is not None, len(ask.server.connections)
-    return {
-        "name": node_of(ask),
-        "type": "disc",
-        "running": True,
-        "os_pid": str(os.getpid()),
-        "uptime": ask.now - ask.desk.started_at,
-        "processors": os.cpu_count() or 1,
-        "mem_used": used,
-        "mem_limit": ask.broker.memory_limit or 0,
-        "mem_alarm": blocked,
-        "disk_free": shutil.disk_usage("/").free,
-        "disk_free_limit": 0,
-        "disk_free_alarm": False,
-        "fd_total": files,
-        "sockets_total": ask.server.options.max_connections,
-        "sockets_used": connections,
-        "rates_mode": "basic",
-        "exchange_types": _KINDS,
-        "contexts": _contexts(ask),
-        "partitions": [],
-        "cluster_links": [],
-        "applications": [{"name": "redrive", "description": "redrive broker", "version": __version__}],
-        "enabled_plugins": ["rabbitmq_management", "rabbitmq_prometheus"],
-    }
-
-
-def nothing(_ask: Ask) -> Answer:
-    """A list of something that there is none of here."""
-    return Answer(body=[])
+def version(_ask: Ask) -> Answer:
+    """The version of RabbitMQ that this broker behaves as."""
+    return Answer(body=f'"{RABBITMQ_VERSION}"', headers={"Content-Type": "application/json"})
 
 
 def cluster_name(ask: Ask) -> Answer:
     """What the cluster is called."""
     return Answer(body={"name": ask.broker.cluster_name})
+
+
+def put_cluster_name(ask: Ask) -> Answer:
+    """Rename the cluster; the node keeps its name."""
+    ask.need("administrator")
+    ask.broker.rename_cluster(text(ask.json("name"), "name"))
+    return NO_CONTENT
 
 
 # --- connections ---------------------------------------------------------------------------------------------
@@ -208,11 +147,44 @@ def connection(ask: Ask) -> Answer:
     return one(ask, _connection(ask, _named_session(ask), _sockets(ask)))
 
 
+def user_connections(ask: Ask) -> Answer:
+    """List the connections of one user, by name only."""
+    if ask.params["user"] != ask.user:
+        ask.need_object("monitoring")
+    rows = (
+        Row((session.vhost.name, session.peer), session.peer, partial(_connection_row, ask, session))
+        for session in _sessions_of_user(ask)
+    )
+    return listed(ask, rows)
+
+
+def close_user_connections(ask: Ask) -> Answer:
+    """Close the connections of one user: one's own, or any user's as an administrator."""
+    if ask.params["user"] != ask.user:
+        ask.need_object("administrator")
+    for session in _sessions_of_user(ask):
+        ask.broker.close(session, "Closed via management plugin")
+    return NO_CONTENT
+
+
+def _sessions_of_user(ask: Ask) -> list[Session]:
+    return [session for session in visible_sessions(ask) if session.user == ask.params["user"]]
+
+
+def _connection_row(ask: Ask, session: Session) -> Json:
+    return {
+        "name": session.peer,
+        "vhost": session.vhost.name,
+        "user": session.user,
+        "node": node_of(ask),
+    }
+
+
 def close_connection(ask: Ask) -> Answer:
     """Close a connection: one's own, or any as an administrator."""
     session = _named_session(ask)
-    if session.user != ask.user and not ask.is_a("administrator"):
-        raise not_authorised(NO_OBJECT_ACCESS)
+    if session.user != ask.user:
+        ask.need_object("administrator")
     ask.broker.close(session, "Closed via management plugin")
     return NO_CONTENT
 
@@ -221,8 +193,8 @@ def _named_session(ask: Ask) -> Session:
     found = next((session for session in ask.broker.sessions if session.peer == ask.name), None)
     if found is None:
         raise no_such_object()
-    if found.user != ask.user and not ask.is_a("monitoring"):
-        raise not_authorised(NO_OBJECT_ACCESS)
+    if found.user != ask.user:
+        ask.need_object("monitoring")
     return found
 
 
@@ -235,8 +207,10 @@ def _connection(ask: Ask, session: Session, sockets: Mapping[Session, Connection
     limits = session.connection.limits
     socket = sockets.get(session)
     octets = {"recv_oct": socket.octets_in if socket else 0, "send_oct": socket.octets_out if socket else 0}
+    given = session.client_properties.get("connection_name")
     return {
         "name": session.peer,
+        **({"user_provided_name": given} if isinstance(given, str) else {}),
         "vhost": session.vhost.name,
         "user": session.user,
         "user_who_performed_action": session.user,
@@ -257,7 +231,11 @@ def _connection(ask: Ask, session: Session, sockets: Mapping[Session, Connection
         "state": "blocked" if session.was_blocked and session.publishes else "running",
         "ssl": socket is not None and socket.is_encrypted,
         **dict.fromkeys(("ssl_protocol", "ssl_cipher", "ssl_hash", "ssl_key_exchange"), None),
-        **dict.fromkeys(("peer_cert_issuer", "peer_cert_subject", "peer_cert_validity"), None),
+        **dict.fromkeys(
+            ("peer_cert_issuer", "peer_cert_subject", "peer_cert_validity", "peer_cert_serial_number"), None
+        ),
+        "recv_cnt": socket.reads if socket else 0,
+        "send_cnt": socket.writes if socket else 0,
         "send_pend": 0,
         **ask.desk.rates.look(("connection", session.peer, session.opened_at), octets, ask.now),
     }
@@ -291,8 +269,8 @@ def channel(ask: Ask) -> Answer:
     found = session.channels.get(int(number)) if session is not None and number.isdecimal() else None
     if found is None:
         raise no_such_object()
-    if found.session.user != ask.user and not ask.is_a("monitoring"):
-        raise not_authorised(NO_OBJECT_ACCESS)
+    if found.session.user != ask.user:
+        ask.need_object("monitoring")
     view = _channel(ask, found)
     view["consumer_details"] = [consumer_view(ask, consumer) for consumer in found.consumers.values()]
     return one(ask, view | {"deliveries": [], "publishes": []})

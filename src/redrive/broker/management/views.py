@@ -35,17 +35,23 @@ def stamp(milliseconds: int) -> str:
 
 def node_of(ask: Ask) -> str:
     """The one node there is."""
-    return ask.broker.cluster_name
+    return ask.broker.node_name
 
 
 # --- queues ------------------------------------------------------------------------------------------------
 
 
+def queue_row(ask: Ask, vhost: VHost, queue: Queue) -> Json:
+    """A queue in a list: fields without a value are left out."""
+    return {name: value for name, value in queue_view(ask, vhost, queue).items() if value is not None}
+
+
 def queue_view(ask: Ask, vhost: VHost, queue: Queue) -> Json:
-    """A queue in a list."""
+    """A queue, with null for what it could have and has not."""
     counts = depth(queue)
     policy = vhost.policies.get(vhost.name, queue.policy) if queue.policy else None
     active = queue.consumers[0].tag if queue.options.single_active_consumer and queue.consumers else None
+    size = queue.bytes_ready + queue.unacked_bytes
     view: Json = {
         "name": queue.name,
         "vhost": vhost.name,
@@ -54,7 +60,8 @@ def queue_view(ask: Ask, vhost: VHost, queue: Queue) -> Json:
         "durable": queue.durable,
         "auto_delete": queue.auto_delete,
         "exclusive": queue.owner is not None,
-        "arguments": shown(queue.arguments),
+        "internal": False,
+        "arguments": queue_arguments(queue),
         "policy": queue.policy,
         "operator_policy": None,
         "effective_policy_definition": dict(policy.definition) if policy else {},
@@ -62,29 +69,53 @@ def queue_view(ask: Ask, vhost: VHost, queue: Queue) -> Json:
         "consumers": len(queue.consumers),
         "consumer_capacity": _capacity(queue),
         "consumer_utilisation": _capacity(queue),
-        "exclusive_consumer_tag": queue.consumers[0].tag if queue.exclusive_consumer else None,
         "single_active_consumer_tag": active,
         "head_message_timestamp": _head_timestamp(queue),
-        "message_bytes": queue.bytes_ready + queue.unacked_bytes,
+        "message_bytes": size,
         "message_bytes_ready": queue.bytes_ready,
         "message_bytes_unacknowledged": queue.unacked_bytes,
-        "message_bytes_ram": queue.bytes_ready + queue.unacked_bytes,
-        "message_bytes_paged_out": 0,
+        "message_bytes_ram": size,
         "messages_ram": counts["messages"],
-        "messages_ready_ram": counts["messages_ready"],
-        "messages_unacknowledged_ram": counts["messages_unacknowledged"],
-        "messages_paged_out": 0,
-        "memory": _QUEUE_BYTES + counts["messages"] * _ENTRY_BYTES + queue.bytes_ready + queue.unacked_bytes,
+        "memory": _QUEUE_BYTES + counts["messages"] * _ENTRY_BYTES + size,
         **ask.desk.rates.look(("queue depth", queue.id), counts, ask.now),
+        **(_quorum_fields(ask, queue) if queue.declared.queue_type == "quorum" else _classic_fields(queue)),
     }
-    if queue.declared.queue_type == "quorum":
-        view |= _held_back(queue)
     if not queue.consumers:
         view["idle_since"] = stamp(queue.idle_since)
     counters = queue_counters(queue.stats)
     if any(counters.values()):
         view["message_stats"] = ask.desk.rates.look(("queue", queue.id), counters, ask.now)
     return view
+
+
+def queue_arguments(queue: Queue) -> Json:
+    """The arguments, with the type also where the client did not name it."""
+    arguments: Json = shown(queue.arguments)
+    return arguments | {"x-queue-type": queue.declared.queue_type}
+
+
+def _classic_fields(queue: Queue) -> Json:
+    return {
+        "exclusive_consumer_tag": queue.consumers[0].tag if queue.exclusive_consumer else None,
+        "messages_ready_ram": queue.ready,
+        "messages_unacknowledged_ram": queue.unacked,
+        "storage_version": 2,
+    }
+
+
+def _quorum_fields(ask: Ask, queue: Queue) -> Json:
+    """The one node is every member, and each message is persistent."""
+    limit = queue.options.delivery_limit
+    return {
+        "leader": node_of(ask),
+        "members": [node_of(ask)],
+        "online": [node_of(ask)],
+        "delivery_limit": "unlimited" if limit is None or limit < 0 else limit,
+        "messages_persistent": depth(queue)["messages"],
+        "message_bytes_persistent": queue.bytes_ready + queue.unacked_bytes,
+        "open_files": {node_of(ask): 0},
+        **_held_back(queue),
+    }
 
 
 def queue_details(ask: Ask, vhost: VHost, queue: Queue) -> Json:
@@ -142,7 +173,7 @@ def consumer_view(ask: Ask, consumer: Consumer) -> Json:
         "arguments": shown(consumer.arguments),
         "ack_required": not consumer.no_ack,
         "active": not waits,
-        "activity_status": "waiting" if waits else "single_active" if single else "up",
+        "activity_status": "waiting" if waits else "single_active" if single else _activity(consumer),
         "channel_details": {
             "connection_name": session.peer,
             "name": f"{session.peer} ({consumer.channel.number})",
@@ -156,6 +187,12 @@ def consumer_view(ask: Ask, consumer: Consumer) -> Json:
         "prefetch_count": consumer.prefetch,
         "queue": {"name": queue.name, "vhost": session.vhost.name},
     }
+
+
+def _activity(consumer: Consumer) -> str:
+    """A consumer of a classic queue that holds as many messages as it may is blocked; a quorum queue says up."""
+    classic = consumer.queue.declared.queue_type == "classic"
+    return "blocked" if classic and consumer.room() <= 0 else "up"
 
 
 def connection_details(session: Session) -> Json:
