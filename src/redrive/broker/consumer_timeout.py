@@ -28,8 +28,11 @@ def timeout_of(queue: Queue, wanted: int | None = None) -> int | None:
     """How long a delivery may stay unsettled; `wanted` is what a consumer asks for. None: as long as it likes."""
     if not queue.is_quorum:
         return None
-    if wanted is not None:
-        return wanted
+    return queue_timeout(queue) if wanted is None else wanted
+
+
+def queue_timeout(queue: Queue) -> int:
+    """What the arguments and the policy of a queue say. The management API shows it for classic queues, too."""
     own = queue.options.consumer_timeout
     return DEFAULT_TIMEOUT if own is None else own
 

@@ -23,6 +23,7 @@ from redrive.amqp.errors import HardError, ReplyCode
 from redrive.amqp.limits import Limits
 from redrive.amqp.sasl import Credentials
 from redrive.broker.arguments import Features
+from redrive.broker.at_least_once import retry
 from redrive.broker.channel import Channel
 from redrive.broker.consumer_timeout import time_out
 from redrive.broker.dead_letter import Reason
@@ -34,6 +35,7 @@ from redrive.broker.users import Users
 from redrive.broker.vhost import VHost
 
 RABBITMQ_VERSION: Final = "4.0.0"  # what client libraries look at to choose their way of speaking
+DEAD_LETTER_RETRY: Final = 180_000  # milliseconds, RabbitMQ's
 _DEATHS_AT_ONCE: Final = 10_000  # then others get a turn: some circles have no end (AMQP.md 16)
 
 
@@ -49,6 +51,7 @@ class Broker:
         max_message_size: int = MAX_MESSAGE_SIZE,
         memory_limit: int | None = None,
         dead_letter_fallback: str | None = None,
+        dead_letter_retry: int = DEAD_LETTER_RETRY,
         log: logging.Logger | None = None,
         cluster_name: str = "redrive@localhost",
     ) -> None:
@@ -58,6 +61,9 @@ class Broker:
         self.max_message_size = max_message_size
         self.memory_limit = memory_limit  # bytes of bodies in memory before publishers have to wait
         self.dead_letter_fallback = dead_letter_fallback
+        self.dead_letter_retry = max(
+            1, dead_letter_retry
+        )  # milliseconds until a kept dead letter is sent again
         self.log = log or logging.getLogger("redrive.broker")
         self._tells_deaths = self.log.isEnabledFor(logging.DEBUG)
         self.node_name = self.cluster_name = cluster_name
@@ -77,6 +83,7 @@ class Broker:
         self.churn: Counter[str] = Counter()  # created and closed connections, channels and queues
         self.logins: Counter[tuple[str, bool]] = Counter()  # login attempts by protocol and success
         self.deaths: Counter[tuple[str, Reason, str]] = Counter()  # queue type, reason, what became of it
+        self.dead_letters_confirmed = 0  # of queues with the strategy at-least-once
         self.drops: Counter[Reason] = Counter()
         self.blocked_because: str | None = None
         self._timers: list[tuple[int, int, Queue]] = []
@@ -308,10 +315,7 @@ class Broker:
         if self.blocked_because is None and self.published_bytes - self._watched_at < limit // 50:
             return
         self._watched_at = self.published_bytes
-        held = (
-            sum(queue.bytes_ready + queue.unacked_bytes for _, queue in self.queues())
-            - self.keep.paged_bytes()
-        )
+        held = sum(queue.bytes for _, queue in self.queues()) - self.keep.paged_bytes()
         if self.blocked_because is None and held > limit:
             self.log.warning("publishers are blocked: messages take %d bytes, %d are allowed", held, limit)
             self.block("low on memory")
@@ -347,6 +351,8 @@ class Broker:
             assert isinstance(queue.ground, VHost)  # noqa: S101  every queue of a broker stands on one
             if queue.timeout_at <= now:
                 time_out(queue.ground, queue, now)
+            if queue.dead.retry_at <= now:
+                retry(queue.ground, queue, now)
             queue.tick(now)
             if queue.line:
                 self.mark(queue)

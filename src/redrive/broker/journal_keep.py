@@ -15,7 +15,8 @@ import msgspec
 from redrive.amqp.hot import publish_payload, route_of
 from redrive.amqp.table import decode_table, encode_table
 from redrive.broker.arguments import Declared
-from redrive.broker.dead_letter import DeadLetter
+from redrive.broker.at_least_once import KeptLetter, keep
+from redrive.broker.dead_letter import DeadLetter, Reason
 from redrive.broker.exchanges import Exchange
 from redrive.broker.journal import Journal
 from redrive.broker.journal_recovery import Recovered, RecoveredEntry, RecoveredQueue
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 _DEEP: Final = 2000  # in a queue longer than this, bodies that are on disk leave memory
 _PRIORITY_FLAG: Final = 0x08  # in the first octet of the properties
 _CLEAN: Final = "clean"  # a document that is there only between an orderly stop and the next start
-_DELAYED: Final = 0  # why an entry is held back
+# Why an entry is held back, as journals say it by number: it is delayed, or dead for one of the reasons.
+_DELAYED: Final = 0
+_REASONS: Final = (None, Reason.REJECTED, Reason.EXPIRED, Reason.MAXLEN, Reason.DELIVERY_LIMIT)
 _encode = msgspec.msgpack.encode
 _decode = msgspec.msgpack.decode
 
@@ -221,6 +224,12 @@ class JournalKeep(Keep):
         if entry.message.place:
             self.journal.hold(queue.id, entry.number, _DELAYED, until)
 
+    def died(self, queue: Queue, entry: Entry, reason: Reason, at: int) -> None:
+        """It stays, as a dead letter that was not taken by all its targets."""
+        if entry.message.place:
+            self.returned(queue, entry)
+            self.journal.hold(queue.id, entry.number, _REASONS.index(reason), at)
+
     def position(self, message: Message) -> int:
         """Where the message stands: 0 if nobody has to wait for it."""
         return self.journal.position() if message.place else 0
@@ -310,7 +319,13 @@ class JournalKeep(Keep):
                 entry.failures = max(entry.failures, 1)  # any message may have been delivered
                 entry.redelivered = True
             if stored.held is not None:
-                queue.restore(entry, delayed_until=stored.held[1])
+                why, at = stored.held
+                reason = _REASONS[why]
+                if reason is None:
+                    queue.restore(entry, delayed_until=at)
+                else:
+                    queue.restore_number(entry)
+                    keep(queue, KeptLetter(entry, reason, at), retry_at=now)
             elif stored.checked_out:
                 failed.append(entry)
             elif entry.number in returned:

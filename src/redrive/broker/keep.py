@@ -7,6 +7,7 @@ Positions only grow: what was said before a position is safe once `durable_posit
 
 from collections.abc import Mapping
 
+from redrive.broker.dead_letter import Reason
 from redrive.broker.exchanges import Exchange
 from redrive.broker.message import Entry, Message
 from redrive.broker.queue import Queue
@@ -67,6 +68,9 @@ class Keep:
 
     def delayed(self, queue: Queue, entry: Entry, until: int) -> None:
         """After it came back: it is not delivered before this time."""
+
+    def died(self, queue: Queue, entry: Entry, reason: Reason, at: int) -> None:
+        """It stays, as a dead letter that was not taken by all its targets."""
 
     def position(self, message: Message) -> int:  # noqa: ARG002  for those who keep
         """Where the message stands: 0 if nobody has to wait for it."""

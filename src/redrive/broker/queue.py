@@ -8,6 +8,7 @@ done. Time comes in as milliseconds; nothing here waits.
 from typing import TYPE_CHECKING, Final, Protocol
 
 from redrive.broker.arguments import QueueOptions
+from redrive.broker.at_least_once import KeptLetters
 from redrive.broker.dead_letter import Reason
 from redrive.broker.delayed_retry import DelayedEntries, DelayedRetry
 from redrive.broker.line import Line, PriorityLine, QuorumLine
@@ -64,6 +65,7 @@ class Queue:
         "auto_delete",
         "bytes_ready",
         "consumers",
+        "dead",
         "declared",
         "delayed",
         "delayed_retry",
@@ -123,6 +125,7 @@ class Queue:
         else:
             self.line = PriorityLine(options.max_priority) if options.max_priority else Line()
         self.expires_messages = False  # whether a message with a time to live ever came in
+        self.dead = KeptLetters()
         self.delayed = DelayedEntries()
         self.delayed_retry: DelayedRetry | None = None
         self.bytes_ready = 0  # of entries in the line and of delayed ones
@@ -167,7 +170,7 @@ class Queue:
         if options.max_length is not None and len(self.line) + self.held >= options.max_length:
             return False
         largest = options.max_length_bytes
-        return largest is None or self.bytes_ready + self.size_of(message) <= largest
+        return largest is None or self.bytes_ready + self.dead.bytes + self.size_of(message) <= largest
 
     def push(
         self, message: Message, now: int, expiration: int | None, priority: int, failures: int = 0
@@ -210,7 +213,7 @@ class Queue:
 
     def restore(self, entry: Entry, delayed_until: int = 0) -> None:
         """Put back what a journal kept, in the order it was kept."""
-        self._next_number = max(self._next_number, entry.number + 1)
+        self.restore_number(entry)
         if entry.expires_at:
             self.expires_messages = True
         self.bytes_ready += self.size_of(entry.message)
@@ -227,10 +230,14 @@ class Queue:
         self.expires_messages = self.expires_messages or bool(entry.expires_at)
         self.give_back(entry, now, failed=True)
 
+    def restore_number(self, entry: Entry) -> None:
+        """No new entry gets the number of this one."""
+        self._next_number = max(self._next_number, entry.number + 1)
+
     def trim(self) -> None:
         """Drop from the head until the limits are kept (AMQP.md 20)."""
         options, line = self.options, self.line
-        if options.max_length is None and options.max_length_bytes is None:
+        if self.refuses or (options.max_length is None and options.max_length_bytes is None):
             return
         longest = options.max_length if options.max_length is not None else NEVER
         largest = options.max_length_bytes if options.max_length_bytes is not None else NEVER
@@ -423,7 +430,7 @@ class Queue:
 
     def purge(self) -> int:
         """Drop everything that is not delivered; nothing of it is dead-lettered."""
-        entries = self.line.take_all() + self.delayed.take_all()
+        entries = self.line.take_all() + self.delayed.take_all() + self.dead.take_all()
         self.bytes_ready = 0
         for entry in entries:
             self.ground.forget(self, entry)
@@ -435,9 +442,14 @@ class Queue:
         return len(self.line)
 
     @property
+    def bytes(self) -> int:
+        """The size of all messages, as byte limits count it."""
+        return self.bytes_ready + self.unacked_bytes + self.dead.bytes
+
+    @property
     def held(self) -> int:
         """How many entries are in the queue, not delivered, and not ready either."""
-        return len(self.delayed)
+        return len(self.delayed) + len(self.dead)
 
 
 class QueueStats:

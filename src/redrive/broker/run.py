@@ -13,12 +13,13 @@ import ssl
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 from redrive.amqp.content import MAX_MESSAGE_SIZE
 from redrive.amqp.limits import Limits
 from redrive.broker.arguments import Features
-from redrive.broker.core import Broker
+from redrive.broker.core import DEAD_LETTER_RETRY, Broker
 from redrive.broker.journal_keep import JournalKeep
 from redrive.broker.server import Server, ServerOptions
 from redrive.errors import ServiceError, SettingsError
@@ -62,6 +63,7 @@ class BrokerOptions:
     max_message_size: int = MAX_MESSAGE_SIZE
     memory_limit: int | None = None
     dead_letter_fallback: str | None = None
+    dead_letter_retry: timedelta = timedelta(milliseconds=DEAD_LETTER_RETRY)
     log_level: str = "warning"
 
 
@@ -104,6 +106,7 @@ async def start(options: BrokerOptions) -> Server:
         max_message_size=options.max_message_size,
         memory_limit=options.memory_limit,
         dead_letter_fallback=options.dead_letter_fallback,
+        dead_letter_retry=round(options.dead_letter_retry / timedelta(milliseconds=1)),
     )
     server = Server(broker, options.server, keep=keep)
     if keep is not None:

@@ -14,6 +14,7 @@ import msgspec
 
 from redrive.amqp.errors import ReplyCode, SoftError
 from redrive.amqp.properties import read_headers
+from redrive.broker import at_least_once
 from redrive.broker.arguments import Declared, QueueOptions, check_equivalent, parse_queue_arguments
 from redrive.broker.dead_letter import Reason, dead_letter_of, is_cycle
 from redrive.broker.exchanges import Exchange, kind_is_known, route
@@ -270,6 +271,8 @@ class VHost:
             merge(queue.declared, policy.definition, self.broker.features) if policy else queue.declared
         )
         queue.apply(options, now)
+        if queue.dead:
+            at_least_once.policy_changed(self, queue, now)
         if options.expires is not None:
             self.broker.wake(queue, now + options.expires)
 
@@ -347,6 +350,9 @@ class VHost:
     def send_dead_letter(self, queue: Queue, entry: Entry, reason: Reason, now: int) -> None:
         """The message that died goes to the queue's dead-letter exchange, or nowhere (AMQP.md 9 to 17)."""
         options, message = queue.options, entry.message
+        if options.at_least_once and entry.number:
+            at_least_once.send_or_keep(self, queue, entry, reason, now)
+            return
         exchange = options.dead_letter_exchange
         if exchange is None or not self.broker.features.dlx:
             self.broker.died(self, queue, reason, "disabled")
@@ -364,7 +370,7 @@ class VHost:
                 seconds=self.broker.seconds(now),
             )
             raw = letter.properties
-            targets = self._targets_of_the_dead(exchange, letter.keys, raw)
+            targets = self.targets_of_the_dead(exchange, letter.keys, raw)
             reached = [target for target in targets if not is_cycle(letter.deaths, reason, target.name)]
             if not targets:
                 self._fall_back(queue, entry, reason, f"nothing is bound to '{exchange}' for it", now)
@@ -377,7 +383,7 @@ class VHost:
         if entry.number:
             self.forget(queue, entry)
 
-    def _targets_of_the_dead(self, exchange: str, keys: tuple[str, ...], raw: bytes) -> list[Queue]:
+    def targets_of_the_dead(self, exchange: str, keys: tuple[str, ...], raw: bytes) -> list[Queue]:
         """As `targets`, but remembered: the dead of one queue mostly go one way."""
         found = self._remembered.get((exchange, keys))
         if found is not None:

@@ -107,6 +107,13 @@ _PORT = click.IntRange(0, 65535)
 )
 @click.option("--dead-letter-fallback", metavar="QUEUE", help="Keeps dead letters that had nowhere to go.")
 @click.option(
+    "--dead-letter-retry",
+    type=_Duration(),
+    default="180s",
+    show_default=True,
+    help="How long until a dead letter of a queue with the strategy at-least-once is sent again.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="warning",
@@ -149,6 +156,7 @@ def _options(given: dict[str, object]) -> BrokerOptions:
             "max_message_size",
             "memory_limit",
             "dead_letter_fallback",
+            "dead_letter_retry",
             "log_level",
         ),  # type: ignore[arg-type]
         tls=tls,

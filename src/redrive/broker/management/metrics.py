@@ -55,10 +55,10 @@ def per_object(ask: Ask) -> Answer:
 def _gauges(queue: Queue) -> tuple[int, ...]:
     """In the order of `_GAUGES`."""
     return (
-        queue.ready + queue.unacked,
+        queue.ready + queue.unacked + queue.held,
         queue.ready,
         queue.unacked,
-        queue.bytes_ready + queue.unacked_bytes,
+        queue.bytes,
         queue.bytes_ready,
         queue.unacked_bytes,
         len(queue.consumers),
@@ -121,6 +121,13 @@ def _deaths(broker: Broker) -> Iterable[str]:
         ]
         name = f"rabbitmq_global_messages_dead_lettered_{reason}_total"
         yield from _metric(name, "counter", f"messages that died: {reason}", samples)
+    confirmed = {"queue_type": "rabbit_quorum_queue", "dead_letter_strategy": "at_least_once"}
+    yield from _metric(
+        "rabbitmq_global_messages_dead_lettered_confirmed_total",
+        "counter",
+        "dead letters that all targets have taken",
+        [(confirmed, broker.dead_letters_confirmed)],
+    )
     drops: list[Sample] = [({"reason": reason}, broker.drops[reason]) for reason in Reason]
     what = "dead letters that had nowhere to go"
     yield from _metric("redrive_dead_letters_unroutable_total", "counter", what, drops)

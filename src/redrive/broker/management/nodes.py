@@ -167,7 +167,7 @@ def relative_memory(ask: Ask) -> Answer:
 def _breakdown(ask: Ask, total: int) -> dict[str, int]:
     held = {"classic": 0, "quorum": 0}
     for _, queue in ask.broker.queues():
-        held[queue.declared.queue_type] += queue.bytes_ready + queue.unacked_bytes
+        held[queue.declared.queue_type] += queue.bytes
     bodies = max(sum(held.values()) - ask.broker.keep.paged_bytes(), 0)
     return {
         **dict.fromkeys(_NO_MEMORY, 0),

@@ -14,6 +14,7 @@ from urllib.parse import quote_plus
 from redrive.amqp.properties import read_field
 from redrive.amqp.table import encode_table
 from redrive.broker.consumer import Consumer
+from redrive.broker.consumer_timeout import queue_timeout
 from redrive.broker.exchanges import Exchange
 from redrive.broker.management.answers import Json
 from redrive.broker.management.ask import Ask
@@ -51,7 +52,7 @@ def queue_view(ask: Ask, vhost: VHost, queue: Queue) -> Json:
     counts = depth(queue)
     policy = vhost.policies.get(vhost.name, queue.policy) if queue.policy else None
     active = queue.consumers[0].tag if queue.options.single_active_consumer and queue.consumers else None
-    size = queue.bytes_ready + queue.unacked_bytes
+    size = queue.bytes
     view: Json = {
         "name": queue.name,
         "vhost": vhost.name,
@@ -112,7 +113,7 @@ def _quorum_fields(ask: Ask, queue: Queue) -> Json:
         "online": [node_of(ask)],
         "delivery_limit": "unlimited" if limit is None or limit < 0 else limit,
         "messages_persistent": depth(queue)["messages"],
-        "message_bytes_persistent": queue.bytes_ready + queue.unacked_bytes,
+        "message_bytes_persistent": queue.bytes,
         "open_files": {node_of(ask): 0},
         **_held_back(queue),
     }
@@ -141,6 +142,8 @@ def _held_back(queue: Queue) -> Json:
     """What a quorum queue has that cannot be delivered now, and why."""
     view: Json = {
         "delayed_retry": str(queue.delayed_retry or "disabled"),
+        "messages_dlx": len(queue.dead),
+        "message_bytes_dlx": queue.dead.bytes,
         "messages_delayed": len(queue.delayed),
     }
     if queue.delayed:
@@ -183,6 +186,7 @@ def consumer_view(ask: Ask, consumer: Consumer) -> Json:
             "user": session.user,
         },
         "consumer_tag": consumer.tag,
+        "consumer_timeout": queue_timeout(queue),
         "exclusive": consumer.exclusive,
         "prefetch_count": consumer.prefetch,
         "queue": {"name": queue.name, "vhost": session.vhost.name},
