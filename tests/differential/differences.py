@@ -252,6 +252,13 @@ OLDER: Mapping[str, Older] = {
             None,
         ),
         Older(
+            "purge-of-kept-letters",
+            _3_10_AND_4_0,
+            "a purge leaves dead letters that a quorum queue keeps (`at-least-once`)",
+            "it takes them and counts them",
+            None,
+        ),
+        Older(
             "unknown-exchange-type",
             _3_10,
             "ends the connection: 503 COMMAND_INVALID",
@@ -298,6 +305,22 @@ DELIBERATE: Mapping[str, Deliberate] = {
             "plain texts; reply code, class and method are the same",
             "nobody compares these texts, and people read them",
             _in_entries(_only_the_code),
+        ),
+        Deliberate(
+            "kept-letters-after-a-change",
+            "deletes the dead letters that a quorum queue keeps (`at-least-once`) when a policy gives the queue "
+            "another strategy",
+            "sends them once more, as the new strategy does",
+            "a change of policy is no reason to lose messages",
+            None,
+        ),
+        Deliberate(
+            "purged-letters",
+            "dead letters that a quorum queue keeps (`at-least-once`) are purged from it, and up to 32 of them "
+            "arrive later all the same",
+            "what is purged is gone",
+            "a purge that is answered with a count has removed that many messages",
+            None,
         ),
         Deliberate(
             "unknown-method",
