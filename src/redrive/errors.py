@@ -15,6 +15,7 @@ One tree, drawn once::
     │   ├── BrokerRefusedError      the broker does not let us: user, vhost, permission
     │   ├── SourceMissingError      no queue or topic has this name
     │   ├── SourceConflictError     it exists, but is not what was asked for
+    │   ├── ConsumerTimeoutError    a delivery was not acknowledged in time, and was taken back
     │   ├── PublishError            a message was not made durable
     │   └── TransportClosedError    the transport or receiver was closed
     └── StoreError                  the dead-letter store cannot do it
@@ -133,6 +134,10 @@ class SourceMissingError(TransportError):
 
 class SourceConflictError(TransportError):
     """It exists, but is not what was asked for."""
+
+
+class ConsumerTimeoutError(TransportError):
+    """The broker took deliveries back, because one was not acknowledged within its consumer timeout."""
 
 
 class PublishError(TransportError):

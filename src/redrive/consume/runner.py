@@ -29,13 +29,22 @@ from redrive.consume.options import ConsumeOptions
 from redrive.consume.pipe import Done, Job, Pipe, TryAgain
 from redrive.consume.settling import Settling
 from redrive.consume.slots import Slot, Slots
-from redrive.errors import RedriveError, TransportClosedError
+from redrive.errors import ConsumerTimeoutError, RedriveError, TransportClosedError
 from redrive.letters.event import DeadLetterEvent
 from redrive.letters.redact import Redactor
 from redrive.letters.verdict import QUEUE, Verdict, resolved, to_messages
 from redrive.rules import Complete, DeadLetterIt, GiveBack
 from redrive.rules.breaker import Breaker
-from redrive.transports.base import Death, Delivery, Outcomes, Publication, Receiver, Release, Target
+from redrive.transports.base import (
+    Death,
+    Delivery,
+    Outcomes,
+    Publication,
+    Receiver,
+    Release,
+    Target,
+    TimesOut,
+)
 
 Function: TypeAlias = Callable[[Any], Awaitable[Any]]
 Publish: TypeAlias = Callable[[Sequence[Publication]], Awaitable[Outcomes]]
@@ -96,6 +105,11 @@ class Runner:
         self._paused = False
         self._calm = asyncio.Event()
         self._is_stopping = False
+        if isinstance(receiver, TimesOut):
+            receiver.on_consumer_timeout = self._timed_out
+
+    def _timed_out(self, error: ConsumerTimeoutError) -> None:
+        self._tell("failed", self.source, "the broker took unacknowledged deliveries back", error)
 
     # --- from start to stop ------------------------------------------------------------------------------------
 

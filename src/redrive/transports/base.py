@@ -47,13 +47,13 @@ The transport does not know handlers, rules or stores.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Literal, Protocol, Self
+from typing import Literal, Protocol, Self, runtime_checkable
 
 import msgspec
 
-from redrive.errors import RedriveError
+from redrive.errors import ConsumerTimeoutError, RedriveError
 from redrive.letters import DeadLetter, Message, Origin
 from redrive.letters.redrive import Redrive, redrive_of
 
@@ -209,6 +209,13 @@ class Receiver(Protocol):
     async def close(self) -> None:
         """Give back what is unsettled."""
         ...
+
+
+@runtime_checkable
+class TimesOut(Protocol):
+    """A receiver whose broker takes deliveries back that are not settled in time."""
+
+    on_consumer_timeout: Callable[[ConsumerTimeoutError], None]
 
 
 class Transport(Protocol):

@@ -23,7 +23,7 @@ from prometheus_client.core import (
     UntypedMetricFamily,
 )
 
-from redrive.errors import SettingsError
+from redrive.errors import ConsumerTimeoutError, SettingsError
 from redrive.letters import Failure
 from redrive.letters.event import DeadLetterEvent
 from redrive.letters.letter import storable
@@ -50,6 +50,7 @@ _BY_QUEUE: Final = {
     "messages_given_back": "deliveries given back to the broker, to come again",
     "messages_redelivered_expected": "deliveries done when their connection was gone: they come a second time",
     "callback_failures": "callbacks that raised, hung or were too slow",
+    "consumer_timeouts": "times that the broker took deliveries back: not acknowledged within its consumer timeout",
     "consumer_failures": "what else went wrong beside the messages: the broker, a stuck thread",
 }
 _TOGETHER: Final = {
@@ -67,11 +68,12 @@ _PAUSED: Final = ("source_paused", "1 while nothing is taken from the source, el
 
 
 class _Queue:
-    """The figures of one source. The first seven stand in the order of `_BY_QUEUE`."""
+    """The figures of one source. The first eight stand in the order of `_BY_QUEUE`."""
 
     __slots__ = (
         "callback_failures",
         "consumer_failures",
+        "consumer_timeouts",
         "deaths",
         "given_back",
         "late",
@@ -83,7 +85,7 @@ class _Queue:
 
     def __init__(self) -> None:
         self.received = self.processed = self.retried = self.given_back = self.late = 0
-        self.callback_failures = self.consumer_failures = 0
+        self.callback_failures = self.consumer_timeouts = self.consumer_failures = 0
         self.paused = False
         # A series that begins at one is an increase that nobody sees: the known reasons begin at zero.
         self.deaths: dict[str, int] = dict.fromkeys((str(reason) for reason in Reason), 0)
@@ -96,6 +98,7 @@ class _Queue:
             self.given_back,
             self.late,
             self.callback_failures,
+            self.consumer_timeouts,
             self.consumer_failures,
         )
 
@@ -211,12 +214,14 @@ class Metrics(Silent):
         with self._lock:
             (self._queues.get(source) or self._queue(source)).paused = False
 
-    def failed(self, source: str, what: str, error: Exception) -> None:  # noqa: ARG002  only counted
+    def failed(self, source: str, what: str, error: Exception) -> None:
         """Something beside the message itself went wrong."""
         with self._lock:
             queue = self._queues.get(source) or self._queue(source)
             if what.startswith(_CALLBACK):
                 queue.callback_failures += 1
+            elif isinstance(error, ConsumerTimeoutError):
+                queue.consumer_timeouts += 1
             else:
                 queue.consumer_failures += 1
 

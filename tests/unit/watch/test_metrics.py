@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from redrive.errors import SettingsError
+from redrive.errors import ConsumerTimeoutError, SettingsError
 from redrive.testing.factories import a_failure
 from redrive.watch.metrics import MOST_ERROR_TYPES, MOST_REASONS, Metrics
 from tests.unit.watch.deliveries import ADelivery, an_event
@@ -56,6 +56,7 @@ def test_everything_heard_is_counted_under_its_name(metrics: Metrics, text: Call
     metrics.failed("orders", "callback pager", ValueError("no"))
     metrics.failed("orders", "callbacks are too slow", RuntimeError("no"))
     metrics.failed("orders", "broker", OSError("gone"))
+    metrics.failed("orders", "the broker took deliveries back", ConsumerTimeoutError("30 minutes"))
 
     # When Prometheus comes
     found = samples(text())
@@ -79,6 +80,7 @@ def test_everything_heard_is_counted_under_its_name(metrics: Metrics, text: Call
         "dlq_lost_total": 1,
         'source_paused{queue_name="orders"}': 0,
         'callback_failures_total{queue_name="orders"}': 2,
+        'consumer_timeouts_total{queue_name="orders"}': 1,
         'consumer_failures_total{queue_name="orders"}': 1,
     }
     assert found['source_paused{queue_name="payments"}'] == 1

@@ -22,6 +22,7 @@ from redrive.amqp.errors import ReplyCode
 from redrive.amqp.frames import content_header
 from redrive.errors import (
     BrokerRefusedError,
+    ConsumerTimeoutError,
     SourceConflictError,
     SourceMissingError,
     TransportClosedError,
@@ -36,6 +37,11 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound=m.Method)
 CLOSED: Final = "the connection was closed"
+AFTER_A_TIMEOUT: Final = (
+    "its unacknowledged messages are delivered again. Limit the time that the handler may take, or raise the consumer "
+    "timeout of the broker"
+)
+_ACK_TIMED_OUT: Final = "delivery acknowledgement on channel"
 
 
 def refusal(code: int, text: str) -> TransportError:
@@ -45,6 +51,8 @@ def refusal(code: int, text: str) -> TransportError:
             return SourceMissingError(f"{text}; make it with redrive provision, or correct the name")
         case ReplyCode.ACCESS_REFUSED:
             return BrokerRefusedError(f"{text}; give the user this permission, or use another user")
+        case ReplyCode.PRECONDITION_FAILED if _ACK_TIMED_OUT in text:  # RabbitMQ before 4.3
+            return ConsumerTimeoutError(f"{text}; {AFTER_A_TIMEOUT}")
         case ReplyCode.PRECONDITION_FAILED | ReplyCode.RESOURCE_LOCKED:
             return SourceConflictError(text)
         case _:

@@ -11,13 +11,14 @@ connections.
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from random import Random
 from typing import Final, cast
 
 from redrive.clock import Clock
 from redrive.errors import (
+    ConsumerTimeoutError,
     SettingsError,
     TransportClosedError,
     TransportError,
@@ -64,6 +65,7 @@ class RabbitReceiver:
         self._is_caring = False
         self._is_stopped = False
         self._is_closed = False
+        self.on_consumer_timeout: Callable[[ConsumerTimeoutError], None] = lambda _error: None
 
     @property
     def is_closed(self) -> bool:
@@ -216,6 +218,8 @@ class RabbitReceiver:
         """When a subscription ends, begin another, for as long as the receiver is wanted."""
         while self._subscription is not None:
             lost = await asyncio.shield(self._subscription.ended)
+            if isinstance(lost, ConsumerTimeoutError):
+                self.on_consumer_timeout(lost)
             self._ready = [delivery for delivery in self._ready if delivery.alive]
             self._arrived.set()
             attempt = 0

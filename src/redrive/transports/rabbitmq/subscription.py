@@ -18,10 +18,10 @@ from typing import Final
 from redrive.amqp import methods as m
 from redrive.amqp.content import Content
 from redrive.amqp.hot import reject_frame
-from redrive.errors import SourceMissingError, TransportError
+from redrive.errors import ConsumerTimeoutError, SourceMissingError, TransportError
 from redrive.transports.base import Source
 from redrive.transports.rabbitmq.acks import Ledger
-from redrive.transports.rabbitmq.channel import Channel
+from redrive.transports.rabbitmq.channel import AFTER_A_TIMEOUT, Channel
 from redrive.transports.rabbitmq.delivery import Header, RabbitDelivery
 from redrive.transports.rabbitmq.envelope import DELIVERIES
 from redrive.transports.rabbitmq.link import Link
@@ -182,14 +182,40 @@ class Subscription:
 
     def _heard(self, method: m.Method, _content: Content | None) -> None:
         if isinstance(method, m.BasicCancel) and self.alive:
-            # The queue was deleted or its node is gone: nothing more comes this way, so begin anew.
-            self._end(SourceMissingError(f"the queue '{self.source.name}' was deleted, or its node is down"))
-            self._closing = self._loop.create_task(self._channel.close())
+            # Nothing more comes this way, so begin anew, once it is known why.
+            self._stop_settling()
+            self._closing = self._loop.create_task(self._end_cancelled())
 
-    def _end(self, error: TransportError) -> None:
+    async def _end_cancelled(self) -> None:
+        """The broker cancels a consumer without a reason, so look for it."""
+        name = self.source.name
+        error: TransportError = SourceMissingError(f"the queue '{name}' was deleted, or its node is down")
+        try:
+            async with self._channel.link.channel() as channel:
+                await channel.call(m.QueueDeclare(name, passive=True))
+        except SourceMissingError:
+            pass
+        except TransportError as why:
+            error = why
+        else:
+            if self._ledger.outstanding(self._ledger.delivered):
+                error = ConsumerTimeoutError(
+                    f"the broker cancelled the consumer of '{name}': a delivery was not acknowledged within the "
+                    f"consumer timeout of the queue (30 minutes unless it was set); {AFTER_A_TIMEOUT} "
+                    "(x-consumer-timeout, or the policy consumer-timeout)"
+                )
+            else:
+                error = TransportError(f"the broker cancelled the consumer of '{name}'")
+        self._end(error)
+        await self._channel.close()
+
+    def _stop_settling(self) -> None:
         if self.alive:
             self.flush()
         self.alive = False
         self._settled_some.set()
+
+    def _end(self, error: TransportError) -> None:
+        self._stop_settling()
         if not self.ended.done():
             self.ended.set_result(error)
