@@ -487,7 +487,17 @@ class Channel:
     ) -> None:
         """Publish, and record the confirm if the channel has confirms. Without an exchange, `key` is a queue."""
         content = Content(encode_properties(BasicProperties(**properties)), body.encode())
-        self.send(m.BasicPublish(exchange, key, mandatory, immediate), content)
+        self._publish(m.BasicPublish(exchange, key, mandatory, immediate), content, wait=wait)
+
+    def publish_raw(
+        self, key: str, properties: bytes, body: str, *, mandatory: bool = False, wait: bool = True
+    ) -> None:
+        """As `publish` to the default exchange, with properties as they are encoded."""
+        method = m.BasicPublish("", key, mandatory)
+        self._publish(method, Content(properties, body.encode()), wait=wait)
+
+    def _publish(self, method: m.BasicPublish, content: Content, *, wait: bool) -> None:
+        self.send(method, content)
         self._published += 1
         if wait and self.confirms_publishes:
             self.confirms(1)

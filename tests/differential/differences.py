@@ -88,6 +88,35 @@ def _in_deaths(change: Callable[[list[Plain]], list[Plain]]) -> Forgive:
     return _in_headers(in_headers)
 
 
+def _in_dead_letters(change: Callable[[dict[str, Plain], Headers], tuple[Plain, Headers]]) -> Forgive:
+    """Apply a change to the method and the headers of every delivery of a dead letter."""
+
+    def walk(value: Plain) -> Plain:
+        match value:
+            case [
+                str(name),
+                {"redelivered": _} as method,
+                {"headers": list(headers)} as properties,
+                *rest,
+            ] if any(
+                header[0] == "x-death"  # type: ignore[index]
+                for header in headers
+            ):
+                fields, left = change(cast("dict[str, Plain]", method), cast("Headers", headers))
+                kept = {**cast("dict[str, Plain]", properties), "headers": cast("Plain", left)}
+                return [name, fields, kept, *rest]
+            case list():
+                return [walk(item) for item in value]
+        return value
+
+    return _in_entries(lambda entry: replace(entry, got=walk(entry.got)))
+
+
+def _without_failures(method: dict[str, Plain], headers: Headers) -> tuple[Plain, Headers]:
+    counts = ("x-acquired-count", "x-delivery-count")
+    return {**method, "redelivered": False}, [header for header in headers if header[0] not in counts]
+
+
 def _sorted_fields(deaths: list[Plain]) -> list[Plain]:
     return [[death[0], sorted(death[1], key=str)] for death in deaths]  # type: ignore[index,arg-type]
 
@@ -217,9 +246,72 @@ OLDER: Mapping[str, Older] = {
             _3_10,
             "a quorum queue's first delivery carries `x-delivery-count` 0",
             "only redeliveries carry it",
-            _without(
-                lambda key, value: key == "x-acquired-count" or (key == "x-delivery-count" and value == 0)
-            ),
+            _without(lambda key, value: key == "x-delivery-count" and value == 0),
+        ),
+        Older(
+            "acquired-count-header",
+            _3_10_AND_4_0,
+            "redeliveries of a quorum queue carry `x-delivery-count` alone",
+            "they carry `x-acquired-count`, and `x-delivery-count` after a failure",
+            _without(lambda key, _: key == "x-acquired-count"),
+        ),
+        Older(
+            "dead-letter-failures",
+            _3_10_AND_4_0,
+            "a dead letter starts without failed deliveries and is not `redelivered` (4.0 keeps the count from quorum "
+            "queue to quorum queue)",
+            "the number of failed deliveries travels with it; after a failure it is `redelivered`, except where a "
+            "classic queue passes it on to a waiting consumer",
+            _in_dead_letters(_without_failures),
+        ),
+        Older(
+            "limit-of-carried-failures",
+            _3_10_AND_4_0,
+            "a quorum queue compares its delivery limit with its own count",
+            "it compares it with the failures in all queues so far, at the first return of any kind",
+            None,
+        ),
+        Older(
+            "header-order",
+            _3_10,
+            "headers are delivered in the order in which they were sent, until the first death",
+            "they are sorted by name",
+            _in_headers(lambda headers: sorted(headers, key=lambda header: str(header[0]).encode())),
+        ),
+        Older(
+            "header-duplicates",
+            _3_10,
+            "headers of one name are delivered as they were sent",
+            "the first one is kept",
+            None,
+        ),
+        Older(
+            "quorum-priorities",
+            _3_10_AND_4_0,
+            "a quorum queue has no priorities (4.0: two, above 4 and the others)",
+            "32, of which 4 is the default",
+            None,
+        ),
+        Older(
+            "quorum-return-order",
+            _3_10,
+            "what is returned to a quorum queue goes to its old place",
+            "it is delivered before all others, in the order of its return",
+            None,
+        ),
+        Older(
+            "quorum-byte-limits",
+            _3_10_AND_4_0,
+            "`x-max-length-bytes` of a quorum queue counts bodies",
+            "bodies and properties",
+            None,
+        ),
+        Older(
+            "single-active-takeover",
+            _3_10,
+            "a single active consumer stays active whatever the priority of the others",
+            "of a quorum queue, one of higher priority takes over when the active one has nothing unsettled",
+            None,
         ),
         Older(
             "nack-requeue-counts",

@@ -16,7 +16,7 @@ def _dead_letter_queue(ch: Channel, queue: str = "dead", exchange: str = "dlx", 
     ch.bind(queue, exchange, key)
 
 
-@differs("last-death-headers")
+@differs("dead-letter-failures", "last-death-headers")
 def a_rejected_message_tells_where_and_why_it_died(scene: Scene) -> None:
     ch = scene.channel()
     _dead_letter_queue(ch)
@@ -36,7 +36,7 @@ def a_nack_without_requeue_is_a_rejection(scene: Scene) -> None:
     ch.get("dead", wait=True)
 
 
-@differs("last-death-headers")
+@differs("dead-letter-failures", "last-death-headers", "header-order")
 def all_other_properties_and_headers_stay_as_they_were(scene: Scene) -> None:
     ch = scene.channel()
     _dead_letter_queue(ch)
@@ -78,7 +78,7 @@ def a_dead_letter_is_delivered_by_its_new_exchange_with_its_old_key_and_not_as_r
     ch.deliveries(1)
 
 
-@differs("last-death-headers")
+@differs("dead-letter-failures", "last-death-headers")
 def a_dead_letter_routing_key_replaces_the_key(scene: Scene) -> None:
     ch = scene.channel()
     ch.exchange("dlx")
@@ -94,7 +94,7 @@ def a_dead_letter_routing_key_replaces_the_key(scene: Scene) -> None:
     ch.count("old")
 
 
-@differs("last-death-headers", "death-field-order")
+@differs("dead-letter-failures", "last-death-headers", "death-field-order")
 def the_second_hop_names_the_first_dlx_and_the_dead_letter_routing_key(scene: Scene) -> None:
     ch = scene.channel()
     ch.exchange("dlx")
@@ -108,7 +108,7 @@ def the_second_hop_names_the_first_dlx_and_the_dead_letter_routing_key(scene: Sc
     ch.get("third", wait=True)
 
 
-@differs("last-death-headers")
+@differs("dead-letter-failures", "last-death-headers")
 def the_empty_string_is_the_default_exchange_and_not_the_absence_of_one(scene: Scene) -> None:
     ch = scene.channel()
     ch.queue("dead")
@@ -127,7 +127,7 @@ def without_a_dead_letter_exchange_a_rejected_message_is_gone(scene: Scene) -> N
     ch.get("work")
 
 
-@differs("last-death-headers", "death-field-order")
+@differs("dead-letter-failures", "last-death-headers", "death-field-order")
 def a_death_for_the_same_reason_in_the_same_queue_is_counted_and_moved_to_the_front(scene: Scene) -> None:
     ch = scene.channel()
     ch.queue("work", dead_letter_exchange="", dead_letter_routing_key="retry")
@@ -140,7 +140,7 @@ def a_death_for_the_same_reason_in_the_same_queue_is_counted_and_moved_to_the_fr
     scene.demand("three rounds, the last death first", holds=deaths == [("retry", 3), ("work", 3)])
 
 
-@differs("last-death-headers", "death-field-order", "death-order")
+@differs("dead-letter-failures", "last-death-headers", "death-field-order", "death-order")
 def another_reason_in_the_same_queue_is_another_entry(scene: Scene) -> None:
     ch = scene.channel()
     ch.queue("work", dead_letter_exchange="", dead_letter_routing_key="other", max_length=1)
@@ -156,7 +156,7 @@ def another_reason_in_the_same_queue_is_another_entry(scene: Scene) -> None:
     scene.demand("deaths by recency", holds=deaths == by_recency)
 
 
-@differs("last-death-headers")
+@differs("dead-letter-failures", "last-death-headers")
 def carbon_copies_are_routed_and_remembered(scene: Scene) -> None:
     ch = scene.channel()
     ch.exchange("dlx")
@@ -190,7 +190,7 @@ def a_carbon_copy_header_that_is_no_list_closes_the_channel(scene: Scene) -> Non
         ch.publish("one", "body", headers=headers)
 
 
-@differs("last-death-headers", "carbon-copy-of-the-dead")
+@differs("dead-letter-failures", "last-death-headers", "carbon-copy-of-the-dead")
 def with_a_dead_letter_routing_key_carbon_copies_are_not_routed_again(scene: Scene) -> None:
     ch = scene.channel()
     ch.queue("dead")
@@ -204,7 +204,7 @@ def with_a_dead_letter_routing_key_carbon_copies_are_not_routed_again(scene: Sce
     ch.count("two")
 
 
-@differs("last-death-headers", "death-field-order")
+@differs("dead-letter-failures", "last-death-headers", "death-field-order")
 def an_expiration_that_had_not_run_out_is_remembered_and_removed(scene: Scene) -> None:
     ch = scene.channel()
     ch.queue("dead")
@@ -241,7 +241,7 @@ def expiry_by_the_queue_alone_leaves_no_original_expiration(scene: Scene) -> Non
     ch.get("dead", wait=True)
 
 
-@differs("last-death-headers", "death-field-order")
+@differs("dead-letter-failures", "last-death-headers", "death-field-order")
 def the_original_expiration_of_the_first_death_is_kept_when_deaths_are_counted(scene: Scene) -> None:
     ch = scene.channel()
     ch.queue("work", dead_letter_exchange="", dead_letter_routing_key="retry")
@@ -263,7 +263,7 @@ def a_full_queue_gives_up_its_oldest_message(scene: Scene) -> None:
     ch.get("work")
 
 
-@differs("last-death-headers", "death-field-order", "client-sent-death-headers")
+@differs("dead-letter-failures", "last-death-headers", "death-field-order", "client-sent-death-headers")
 def death_headers_of_the_client_pass_through_and_are_replaced_at_the_first_real_death(scene: Scene) -> None:
     ch = scene.channel()
     ch.queue("dead")
@@ -276,7 +276,7 @@ def death_headers_of_the_client_pass_through_and_are_replaced_at_the_first_real_
     scene.demand("a first death", holds=ch.last_headers().get("x-first-death-queue") == "work")
 
 
-@differs("last-death-headers", "death-field-order", "client-sent-death-headers")
+@differs("dead-letter-failures", "last-death-headers", "death-field-order", "client-sent-death-headers")
 def a_death_header_of_the_client_that_is_no_list_does_no_harm(scene: Scene) -> None:
     ch = scene.channel()
     ch.queue("dead")
@@ -286,7 +286,7 @@ def a_death_header_of_the_client_that_is_no_list_does_no_harm(scene: Scene) -> N
     ch.get("dead", wait=True)
 
 
-@differs("last-death-headers", "death-field-order", "client-sent-death-headers")
+@differs("dead-letter-failures", "last-death-headers", "death-field-order", "client-sent-death-headers")
 def first_death_headers_of_the_client(scene: Scene) -> None:
     ch = scene.channel()
     ch.queue("dead")
@@ -305,7 +305,7 @@ def a_dead_letter_exchange_that_is_missing_at_the_moment_of_death_loses_the_mess
     ch.count("work")
 
 
-@differs("last-death-headers")
+@differs("dead-letter-failures", "last-death-headers")
 def a_dead_letter_exchange_is_looked_up_at_each_death(scene: Scene) -> None:
     ch = scene.channel()
     ch.queue("work", dead_letter_exchange="dlx")
@@ -328,7 +328,7 @@ def an_unroutable_dead_letter_is_lost(scene: Scene) -> None:
     ch.get("work")
 
 
-@differs("last-death-headers")
+@differs("dead-letter-failures", "last-death-headers")
 def an_unroutable_dead_letter_goes_to_the_alternate_exchange_of_its_dlx(scene: Scene) -> None:
     ch = scene.channel()
     _dead_letter_queue(ch, "unrouted", "alternate")
@@ -408,7 +408,7 @@ def a_message_pushed_out_into_its_own_queue_is_dropped(scene: Scene) -> None:
     ch.get("work")
 
 
-@differs("last-death-headers", "death-field-order")
+@differs("dead-letter-failures", "last-death-headers", "death-field-order")
 def a_message_rejected_into_its_own_queue_comes_back(scene: Scene) -> None:
     ch = scene.channel()
     ch.queue("work", dead_letter_exchange="", dead_letter_routing_key="work")
@@ -428,7 +428,7 @@ def a_cycle_of_two_queues_without_a_rejection_is_dropped(scene: Scene) -> None:
     ch.get("b")
 
 
-@differs("death-cycles")
+@differs("dead-letter-failures", "death-cycles")
 def a_cycle_with_a_rejection_goes_round(scene: Scene) -> None:
     ch = scene.channel()
     ch.queue("a", dead_letter_exchange="", dead_letter_routing_key="b")
@@ -440,7 +440,7 @@ def a_cycle_with_a_rejection_goes_round(scene: Scene) -> None:
     ch.get("a", wait=True)
 
 
-@differs("death-cycles")
+@differs("dead-letter-failures", "death-cycles")
 def a_rejection_further_back_than_the_last_death_here_does_not_save_from_the_cycle(scene: Scene) -> None:
     ch = scene.channel()
     ch.queue("start", dead_letter_exchange="", dead_letter_routing_key="a")
@@ -473,3 +473,63 @@ def a_dead_letter_queue_bound_to_its_own_dlx_does_not_keep_a_second_queue_from_i
     ch.get("second", wait=True)
     ch.get("second")
     ch.count("dead")
+
+
+@differs("dead-letter-failures", "last-death-headers")
+def a_dead_letter_is_redelivered_after_a_failure_and_not_after_a_nack(scene: Scene) -> None:
+    ch = scene.channel()
+    _dead_letter_queue(ch)
+    ch.queue("work", dead_letter_exchange="dlx")
+    for body, how in (("rejected", ch.reject), ("nacked", ch.nack)):
+        ch.publish("work", body)
+        how(ch.get("work", wait=True))
+        ch.ack(ch.get("dead", wait=True))
+    ch.publish("work", "failed before")
+    ch.reject(ch.get("work", wait=True), requeue=True)
+    ch.nack(ch.get("work", wait=True))
+    ch.ack(ch.get("dead", wait=True))
+
+
+@differs("dead-letter-failures", "last-death-headers")
+def a_waiting_consumer_of_a_classic_queue_does_not_see_a_failure_before_it_was_requeued(scene: Scene) -> None:
+    ch = scene.channel()
+    _dead_letter_queue(ch)
+    ch.queue("work", dead_letter_exchange="dlx")
+    ch.consume("dead", "tag")
+    ch.publish("work", "body")
+    ch.reject(ch.get("work", wait=True))
+    [tag] = ch.deliveries(1)
+    ch.nack(tag, requeue=True)
+    ch.deliveries(1)
+
+
+@differs("dead-letter-failures", "last-death-headers", "death-field-order")
+def a_closed_channel_is_a_failure(scene: Scene) -> None:
+    ch = scene.channel()
+    _dead_letter_queue(ch)
+    ch.queue("work", dead_letter_exchange="dlx", message_ttl=400)
+    other = scene.channel()
+    ch.publish("work", "body")
+    other.get("work", wait=True)
+    other.close()
+    ch.get("dead", wait=True)
+
+
+@differs("header-duplicates", "last-death-headers")
+def headers_are_sorted_by_name_and_the_first_of_a_name_is_kept(scene: Scene) -> None:
+    ch = scene.channel()
+    _dead_letter_queue(ch)
+    ch.queue("work", dead_letter_exchange="dlx")
+    fields = {b"b": b"1", b"a": b"2", "ä".encode(): b"3", b"B": b"4"}
+    table = b"".join(_text_field(name, value) for name, value in fields.items())
+    table += _text_field(b"b", b"5") + _text_field(b"a", b"6")
+    properties = b"\x20\x00" + len(table).to_bytes(4, "big") + table
+    ch.publish_raw("work", properties, "body")
+    ch.nack(ch.get("work", wait=True))
+    ch.get("dead", wait=True)
+    ch.publish_raw("nowhere", properties, "body", mandatory=True, wait=False)
+    ch.arrivals(1)
+
+
+def _text_field(name: bytes, value: bytes) -> bytes:
+    return bytes([len(name)]) + name + b"S" + len(value).to_bytes(4, "big") + value

@@ -70,7 +70,7 @@ def messages_out_for_delivery_do_not_count(scene: Scene) -> None:
     ch.count("dead")
 
 
-@differs("last-death-headers")
+@differs("dead-letter-failures", "last-death-headers")
 def giving_back_into_a_full_queue_pushes_out_the_oldest(scene: Scene) -> None:
     ch = scene.channel()
     _full_queue(ch, max_length=1)

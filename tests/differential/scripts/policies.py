@@ -29,7 +29,7 @@ def the_argument_wins_over_the_policy_for_dlx_and_key(scene: Scene) -> None:
     ch.get("by-policy")
 
 
-@differs("last-death-headers")
+@differs("dead-letter-failures", "last-death-headers")
 def the_dlx_of_an_argument_goes_with_the_key_of_a_policy(scene: Scene) -> None:
     ch = scene.channel()
     for queue in ("by-argument", "by-policy"):

@@ -51,7 +51,7 @@ def acknowledgements_take_effect_at_commit(scene: Scene) -> None:
     other.get("work")
 
 
-@differs("last-death-headers")
+@differs("dead-letter-failures", "last-death-headers")
 def a_rejection_is_a_death_at_commit_only(scene: Scene) -> None:
     wire = scene.connect()
     tx, other = wire.channel(confirm=False), wire.channel()
@@ -70,7 +70,7 @@ def a_rejection_is_a_death_at_commit_only(scene: Scene) -> None:
     other.get("dead", wait=True)
 
 
-@differs("last-death-headers")
+@differs("dead-letter-failures", "last-death-headers")
 def at_commit_publishes_come_before_rejections(scene: Scene) -> None:
     wire = scene.connect()
     tx, other = wire.channel(confirm=False), wire.channel()

@@ -58,7 +58,7 @@ def an_expired_message_without_a_dead_letter_exchange_is_gone(scene: Scene) -> N
     ch.get("work")
 
 
-@differs("last-death-headers", "death-field-order")
+@differs("dead-letter-failures", "last-death-headers", "death-field-order")
 def the_time_to_live_is_kept_on_requeue(scene: Scene) -> None:
     ch = scene.channel()
     _expiring_queue(ch)
@@ -67,7 +67,7 @@ def the_time_to_live_is_kept_on_requeue(scene: Scene) -> None:
     ch.get("dead", wait=True)
 
 
-@differs("last-death-headers", "death-field-order")
+@differs("dead-letter-failures", "last-death-headers", "death-field-order")
 def a_message_given_back_after_its_time_expires_at_once(scene: Scene) -> None:
     ch = scene.channel()
     _expiring_queue(ch)
@@ -150,4 +150,29 @@ def a_queue_with_a_consumer_does_not_go(scene: Scene) -> None:
     ch.count("work")
     ch.cancel("keeper")
     ch.pass_time(500)
+    ch.count("work")
+
+
+@differs("last-death-headers", "death-field-order")
+def an_expired_message_behind_a_higher_priority_stays_until_it_is_the_first(scene: Scene) -> None:
+    ch = scene.channel()
+    ch.queue("dead")
+    ch.queue("work", max_priority=5, dead_letter_exchange="", dead_letter_routing_key="dead")
+    ch.publish("work", "high", priority=5)
+    ch.publish("work", "low", priority=1, expiration="50")
+    ch.pass_time(200)
+    ch.count("work")
+    ch.get("work", wait=True)
+    ch.get("dead", wait=True)
+
+
+def a_message_expires_when_a_consumer_took_the_one_before_it(scene: Scene) -> None:
+    ch = scene.channel()
+    ch.queue("work")
+    ch.publish("work", "1")
+    ch.publish("work", "2", expiration="100")
+    ch.qos(1)
+    ch.consume("work", "tag")
+    ch.deliveries(1)
+    ch.pass_time(300)
     ch.count("work")

@@ -75,6 +75,19 @@ class TestMessages:
             assert letter["properties"]["headers"]["x-death"][0]["reason"] == "rejected"
         assert here.queue("q").unacked == 0
 
+    async def test_fetching_with_requeue_does_not_count_as_a_failure(self, here: Place) -> None:
+        limited = {"durable": True, "arguments": {"x-queue-type": "quorum", "x-delivery-limit": 2}}
+        await here.do("PUT", "/api/queues/%2F/limited", limited)
+        await here.publish("limited")
+        for looks in range(25):
+            (message,) = await here.fetch("limited")
+            assert message["redelivered"] == (looks > 0)
+        assert message["properties"]["headers"] == {"x-acquired-count": 24}
+        for failures in range(1, 4):
+            await here.fetch("limited", "reject_requeue_true")
+            left = [one["properties"]["headers"]["x-delivery-count"] for one in await here.fetch("limited")]
+            assert left == [failures] * (failures <= 2)
+
     async def test_a_full_queue_that_refuses_is_told(self, here: Place) -> None:
         full = {"arguments": {"x-max-length": 0, "x-overflow": "reject-publish"}}
         await here.do("PUT", "/api/queues/%2F/full", full)
