@@ -24,9 +24,9 @@ PUBLISHERS = 2
 class Process:
     """A broker of our own."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, *options: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "redrive", "broker", "--port", "0", "--data", str(data)],
+            [sys.executable, "-m", "redrive", "broker", "--port", "0", "--data", str(data), *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
