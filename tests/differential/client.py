@@ -76,6 +76,7 @@ class Scene:
         self.names = Names(broker.vhost, self.user, time.time())
         self.declared: list[Method] = []  # what undoes the declarations
         self._wires: list[Wire] = []
+        self._user_count = 0
         self._clean_up = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -138,7 +139,8 @@ class Scene:
 
     def new_user(self, configure: str = "", write: str = "", read: str = "") -> str:
         """A user who may do in this vhost what the patterns allow; the password is the name."""
-        name = f"somebody-{self.broker.vhost}"
+        self._user_count += 1
+        name = f"somebody-{self._user_count}-{self.broker.vhost}"
         self.names.call(name, "somebody")
         self._api("PUT", f"/users/{name}", {"password": name, "tags": ""})
         self._clean_up.callback(self._api, "DELETE", f"/users/{name}")

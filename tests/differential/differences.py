@@ -365,6 +365,20 @@ OLDER: Mapping[str, Older] = {
             None,
         ),
         Older(
+            "passive-declare-permission",
+            _3_10_AND_4_0,
+            "a passive declare needs no permission",
+            "it needs `configure`, `write` or `read` for the queue or exchange, whether it exists or not",
+            None,
+        ),
+        Older(
+            "global-qos",
+            _3_10_AND_4_0,
+            "a `basic.qos` with `global` limits the channel as a whole, and no quorum queue can be consumed then: 540",
+            "it is a `basic.qos` without `global`",
+            None,
+        ),
+        Older(
             "least-frame-max",
             _3_10_AND_4_0,
             "accepts a `frame_max` of 4096",
@@ -390,6 +404,20 @@ DELIBERATE: Mapping[str, Deliberate] = {
             "its own; capabilities and login mechanisms are the same",
             "it is another product",
             _in_entries(_identity),
+        ),
+        Deliberate(
+            "reply-address-without-consumer",
+            "ends the connection on a declare of a direct reply-to address that nobody consumes: 541",
+            "closes the channel: 404, as 4.0 and 3.10",
+            "the question whether a requester is still there is not an internal error",
+            None,
+        ),
+        Deliberate(
+            "commit-to-a-deleted-queue",
+            "ends the connection, or fails the commit half-way, when a queue was deleted between publish and commit",
+            "passes over it, as over a queue that is deleted after the commit",
+            "a commit takes effect as a whole",
+            None,
         ),
         Deliberate(
             "protocol-error-texts",

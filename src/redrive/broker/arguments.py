@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
-from redrive.amqp.errors import ReplyCode, SoftError
+from redrive.amqp.errors import HardError, ReplyCode, SoftError
 from redrive.amqp.values import FieldTable, Timestamp
 from redrive.broker.delayed_retry import RETRY_TYPES, DelayedRetry
 from redrive.broker.erlang import erlang_string, erlang_term, octets, shown, type_name
@@ -175,8 +175,9 @@ def _one_of(reason: str, names: str) -> _Check:
 
 
 def _version(value: Any) -> str | None:
-    supported = f"\"unsupported queue version '{value}'\"" if value != 2 else None
-    return _within(0)(value) or supported
+    return _within(0)(value) or (
+        None if value == 2 else erlang_string(f"unsupported queue version '{shown(value)}'")
+    )
 
 
 def _queue_type(value: Any) -> str | None:
@@ -208,6 +209,14 @@ _CHECKS: Final[Mapping[str, _Check]] = {
     ),
     "x-priority": _integer,
 }
+
+
+# As RabbitMQ says it; from the fourth line on it is cut off, because a reply text holds 255 octets.
+_NO_MASTER_LOCATOR: Final = (
+    "Feature `queue_master_locator` is deprecated.\nBy default, this feature is not permitted anymore.\n"
+    "The feature will be removed from a future major RabbitMQ version, regardless of the configuration; "
+    "actual version to be determined.\nTo continue, declare the queue without x-queue-master-locator."
+)
 
 
 def refused(text: str) -> SoftError:
@@ -271,6 +280,8 @@ def parse_queue_arguments(
     _check_values((key for key in _CHECKS if key in _QUEUE_ARGUMENTS[kind]), place, seen)
     # RabbitMQ sorts the arguments when it adds the type itself, so another one of two wrong keys comes first.
     _check_keys(_QUEUE_ARGUMENTS, kind, place, seen if "x-queue-type" in seen else sorted(seen))
+    if "x-queue-master-locator" in seen:
+        raise HardError(ReplyCode.INTERNAL_ERROR, _NO_MASTER_LOCATOR)
     if kind == "quorum":
         durable = durable and not exclusive
         for wrong, what in (

@@ -71,8 +71,7 @@ class Channel:
         self.unacked: dict[int, Unacked] = {}  # by delivery tag, in order
         self.timed_out: dict[int, Consumer | None] = {}  # by delivery tag: taken away
         self.consumers: dict[str, Consumer] = {}
-        self.prefetch = 0  # for the whole channel (global qos); 0: no limit
-        self.consumer_prefetch = 0  # for consumers to come
+        self.consumer_prefetch = 0  # of each consumer to come; 0: no limit
         self.reply_consumer: str | None = None  # the tag of a direct reply-to consumer
         # publisher confirms
         self.confirms = False
@@ -235,8 +234,6 @@ class Channel:
                 queue.ground.forget(queue, entry)
             if not queue.is_dirty and queue.line:
                 mark(queue)
-        if self.prefetch:
-            self._mark_all()
 
     def settle_raw(self, payload: bytes) -> None:
         """A `basic.ack`, `basic.nack` or `basic.reject` as it came."""
@@ -289,8 +286,6 @@ class Channel:
                 queue.ground.bury(queue, entry, Reason.REJECTED)
         else:
             self._give_back(taken, failed=verdict == "fail")
-        if self.prefetch:
-            self._mark_all()
 
     def _take(self, tag: int) -> tuple[Entry, Queue]:
         """The entry of a delivery that ends."""
@@ -315,11 +310,6 @@ class Channel:
         for queue in dict.fromkeys(queue for _, queue in taken if queue.eager and not queue.is_deleted):
             queue.dispatch(now)
             queue.trim()
-
-    def _mark_all(self) -> None:
-        """Room that the channel's consumers share has become free: any of their queues may use it."""
-        for consumer in self.consumers.values():
-            self.session.broker.mark(consumer.queue)
 
     # --- consumers -----------------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ class Consumer:
         self.no_ack = no_ack
         self.exclusive = exclusive
         self.priority = priority
-        self.prefetch = prefetch  # 0: no limit of its own
+        self.prefetch = prefetch  # 0: no limit
         self.arguments = arguments
         self.timeout = None if no_ack else timeout  # milliseconds that a delivery may stay unsettled
         self.timed_out: set[int] = set()  # tags of deliveries that were taken away from it
@@ -55,9 +55,7 @@ class Consumer:
             return 0
         if self.no_ack:
             return _PLENTY
-        own = self.prefetch - self.unacked if self.prefetch else _PLENTY
-        shared = channel.prefetch - len(channel.unacked) if channel.prefetch else _PLENTY
-        return min(own, shared)
+        return self.prefetch - self.unacked if self.prefetch else _PLENTY
 
     def deliver(self, entry: Entry, now: int) -> None:
         """Hand an entry over."""

@@ -34,7 +34,7 @@ from redrive.broker.session import Session
 from redrive.broker.users import Users
 from redrive.broker.vhost import VHost
 
-RABBITMQ_VERSION: Final = "4.0.0"  # what client libraries look at to choose their way of speaking
+RABBITMQ_VERSION: Final = "4.3.0"  # whose behaviour this is; clients read it to know what a server can do
 DEAD_LETTER_RETRY: Final = 180_000  # milliseconds, RabbitMQ's
 _DEATHS_AT_ONCE: Final = 10_000  # then others get a turn: some circles have no end (AMQP.md 16)
 

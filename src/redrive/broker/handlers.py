@@ -35,6 +35,7 @@ def exchange_declare(channel: Channel, method: m.ExchangeDeclare) -> None:
     vhost = session.vhost
     if method.passive:
         _no_default(name)
+        session.check_any("exchange", name)
         vhost.exchange(name)
         _answer(channel, method, m.ExchangeDeclareOk())
         return
@@ -122,6 +123,7 @@ def queue_declare(channel: Channel, method: m.QueueDeclare) -> None:
         _answer(channel, method, m.QueueDeclareOk(name, 0, 1))
         return
     if method.passive:
+        session.check_any("queue", name)
         queue = session.queue(name)
         queue.idle_since = session.now
         _declared(channel, method, queue)
@@ -241,16 +243,11 @@ def queue_delete(channel: Channel, method: m.QueueDelete) -> None:
 
 
 def basic_qos(channel: Channel, method: m.BasicQos) -> None:
-    """How much may be unsettled: for the channel, or for each consumer to come."""
+    """Set how much may be unsettled for each consumer to come; `global` is ignored, as RabbitMQ 4.3 does."""
     if method.prefetch_size:
         raise HardError(ReplyCode.NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
-    if method.global_:
-        channel.prefetch = method.prefetch_count
-    else:
-        channel.consumer_prefetch = method.prefetch_count
+    channel.consumer_prefetch = method.prefetch_count
     channel.session.send(m.BasicQosOk(), channel.number)
-    for consumer in channel.consumers.values():
-        channel.session.broker.mark(consumer.queue)
 
 
 def basic_consume(channel: Channel, method: m.BasicConsume) -> None:
@@ -274,8 +271,6 @@ def basic_consume(channel: Channel, method: m.BasicConsume) -> None:
         exclusive=method.exclusive,
     )
     where = f"queue '{name}' in vhost '{session.vhost.name}'"
-    if queue.options.queue_type == "quorum" and channel.prefetch:
-        raise HardError(ReplyCode.NOT_IMPLEMENTED, f"{where} does not support global qos")
     alone = method.exclusive and (queue.consumers or queue.options.single_active_consumer)
     if (queue.exclusive_consumer or alone) and not queue.is_quorum:  # quorum queues do not enforce it
         raise SoftError(ReplyCode.ACCESS_REFUSED, f"{where} in exclusive use")

@@ -20,7 +20,7 @@ from redrive.broker.arguments import (
     QueueOptions,
     QueueType,
 )
-from redrive.broker.erlang import erlang_binary
+from redrive.broker.erlang import erlang_binary, erlang_string, octets
 from redrive.errors import RedriveError
 
 _Valid: TypeAlias = Callable[[Any], bool]
@@ -316,11 +316,18 @@ def _apply_to_problem(apply_to: Any) -> str | None:
     )
 
 
-# What PCRE says to the mistakes that people make, and whether it points to the end; to others the words are Python's.
-_PCRE: Final[Mapping[str, tuple[str, bool]]] = {
-    "missing ), unterminated subpattern": ("missing )", True),
-    "unterminated character set": ("missing terminating ] for character class", True),
-    "unbalanced parenthesis": ("unmatched parentheses", False),
+# What PCRE2 calls common mistakes, and where it finds them, as a pattern that is matched from where Python finds them.
+# Other mistakes are described in Python's words.
+_PCRE2: Final[Mapping[str, tuple[str, str]]] = {
+    "missing ), unterminated subpattern": ("missing closing parenthesis", ".*"),
+    "missing ), unterminated comment": ("missing ) after (?# comment", ".*"),
+    "unterminated character set": ("missing terminating ] for character class", ".*"),
+    "unbalanced parenthesis": ("unmatched closing parenthesis", "."),
+    "nothing to repeat": ("quantifier does not follow a repeatable item", r"\{[^}]*\}|."),
+    "multiple repeat": ("quantifier does not follow a repeatable item", r"\{[^}]*\}|."),
+    "min repeat greater than max repeat": ("numbers out of order in {} quantifier", "[^}]*"),
+    "bad escape (end of pattern)": ("\\ at end of pattern", ".*"),
+    "bad character range": ("range out of order in character class", ".-."),
 }
 
 
@@ -330,10 +337,18 @@ def _pattern_problem(pattern: Any) -> str | None:
     try:
         re.compile(pattern)
     except re.error as error:
-        words, at_end = _PCRE.get(error.msg, (error.msg, False))
-        position = len(pattern) if at_end else error.pos or 0
-        return f'pattern should be regular expression but is invalid: {{"{words}",{position}}}'
+        return f"pattern should be regular expression but is invalid: {_pcre2_error(pattern, error)}"
     return None
+
+
+def _pcre2_error(pattern: str, error: re.error) -> str:
+    """The error as Erlang prints that of PCRE2: its text, and how many octets had been read."""
+    position = error.pos or 0
+    known = _PCRE2.get(re.sub(r"^(bad character range) [^\\].*", r"\1", error.msg, flags=re.DOTALL))
+    if known is not None and (found := re.compile(known[1], re.DOTALL).match(pattern, position)):
+        position = found.end()
+    words = known[0] if known is not None else error.msg
+    return f"{{{erlang_string(words)},{len(octets(pattern[:position]))}}}"
 
 
 def _priority_problem(priority: Any) -> str | None:

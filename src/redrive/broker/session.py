@@ -355,7 +355,15 @@ class Session:
 
     def check(self, what: str, kind: str, name: str) -> None:
         """403 unless the user may configure, write or read it."""
-        if not self.broker.users.may(self.user, self.vhost.name, what, name):  # type: ignore[arg-type]
+        if not self._may(what, name):
             shown = name if name or kind == "queue" else "amq.default"
             text = f"{what} access to {kind} '{shown}' in vhost '{self.vhost.name}' refused for user '{self.user}'"
             raise SoftError(ReplyCode.ACCESS_REFUSED, text)
+
+    def check_any(self, kind: str, name: str) -> None:
+        """403 unless the user has some right to it; the refusal is that of a declare."""
+        if not self._may("read", name) and not self._may("write", name):
+            self.check("configure", kind, name)
+
+    def _may(self, what: str, name: str) -> bool:
+        return self.broker.users.may(self.user, self.vhost.name, what, name)  # type: ignore[arg-type]

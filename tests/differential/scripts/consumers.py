@@ -8,6 +8,7 @@ from collections.abc import Callable
 from redrive.amqp import methods as m
 from redrive.amqp.methods import Method
 from tests.differential.client import Channel, Scene
+from tests.differential.differences import differs
 
 
 def _fill(ch: Channel, queue: str, *bodies: str) -> None:
@@ -218,20 +219,30 @@ def a_prefetch_holds_for_each_new_consumer(scene: Scene) -> None:
     ch.no_deliveries("one")
 
 
-def a_prefetch_for_the_channel_is_shared_by_its_consumers(scene: Scene) -> None:
+@differs("global-qos")
+def a_global_prefetch_holds_for_each_new_consumer(scene: Scene) -> None:
     ch = scene.channel()
     ch.queue("one")
     ch.queue("two")
-    _fill(ch, "one", "1", "2")
-    _fill(ch, "two", "3", "4")
+    ch.queue("three", durable=True, queue_type="quorum")
+    _fill(ch, "one", "1", "2", "3")
+    _fill(ch, "two", "4", "5", "6")
+    _fill(ch, "three", "7", "8", "9")
+    ch.consume("one", "unlimited")
+    ch.deliveries(3, "unlimited")
     ch.qos(2, for_channel=True)
-    ch.consume("one", "a")
-    tags = ch.deliveries(2, "a")
-    ch.consume("two", "b")
+    ch.consume("two", "limited")
+    tags = ch.deliveries(2, "limited")
+    ch.no_deliveries("two")
+    ch.consume("three", "quorum")
+    ch.deliveries(2, "quorum")
+    ch.no_deliveries("three")
+    ch.qos(0, for_channel=True)
     ch.no_deliveries("two")
     ch.ack(tags[0])
-    ch.deliveries(1, "b")
-    ch.no_deliveries("two")
+    ch.deliveries(1, "limited")
+    _fill(ch, "one", "10")
+    ch.deliveries(1, "unlimited")
 
 
 def a_prefetch_does_not_hold_for_get_or_without_acknowledgements(scene: Scene) -> None:
@@ -399,9 +410,15 @@ def direct_reply_to_has_rules(scene: Scene) -> None:
     ch = wire.channel()
     ch.queue("amq.rabbitmq.reply-to", passive=True)
     ch.cancel("one")
-    wire.channel().queue("amq.rabbitmq.reply-to.nobody", passive=True)
     ch.publish("amq.rabbitmq.reply-to.nobody", "lost", mandatory=True, wait=False)
     ch.arrivals(2)
+
+
+@differs("reply-address-without-consumer")
+def a_reply_address_without_a_consumer_does_not_exist(scene: Scene) -> None:
+    ch = scene.channel()
+    ch.queue("amq.rabbitmq.reply-to.nobody", passive=True)
+    scene.demand("404", holds=ch.closed_by is not None and ch.closed_by.reply_code == 404)
 
 
 def acknowledging_up_to_a_settled_delivery_closes_the_channel(scene: Scene) -> None:

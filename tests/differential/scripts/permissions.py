@@ -131,3 +131,16 @@ def unbinding_needs_rights_even_where_nothing_is_bound(scene: Scene) -> None:
     wire.channel().unbind("mine", "mine")
     wire.channel().unbind_exchange("mine", "x")
     wire.channel().unbind_exchange("mine", "mine")
+
+
+@differs("passive-declare-permission")
+def a_passive_declare_needs_a_right(scene: Scene) -> None:
+    ch = scene.channel()
+    ch.queue("there")
+    ch.exchange("there", "fanout")
+    for rights in ({"configure": ".*"}, {"write": ".*"}, {"read": ".*"}, {"read": "^missing"}, {}):
+        wire = scene.connect(user=scene.new_user(**rights))
+        for name in ("there", "missing"):
+            wire.channel().queue(name, passive=True)
+            wire.channel().exchange(name, "fanout", passive=True)
+        wire.channel().exchange("", passive=True)

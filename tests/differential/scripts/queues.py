@@ -324,6 +324,16 @@ def bindings_go_with_their_queue(scene: Scene) -> None:
     ch.count("a")
 
 
+@differs("delivery-count-header")
+def a_name_may_be_used_again_for_a_queue_of_another_type(scene: Scene) -> None:
+    ch = scene.channel()
+    for queue_type in ("classic", "quorum", "classic"):
+        ch.queue("work", durable=True, queue_type=queue_type)
+        ch.publish("work", queue_type)
+        ch.get("work", wait=True, no_ack=True)
+        ch.delete("work")
+
+
 def a_passive_declare_renews_the_lease(scene: Scene) -> None:
     ch = scene.channel()
     ch.queue("looked-at", expires=1000)

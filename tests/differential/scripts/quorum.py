@@ -117,14 +117,6 @@ def arguments_of_classic_queues_are_refused_by_quorum_ones(scene: Scene) -> None
     wire.channel().queue("b", queue_type="quorum", durable=True, dead_letter_strategy="at-least-twice")
 
 
-def a_prefetch_for_the_channel_is_refused_by_quorum_queues(scene: Scene) -> None:
-    wire = scene.connect()
-    ch = wire.channel()
-    ch.queue("work", durable=True, queue_type="quorum")
-    ch.qos(5, for_channel=True)
-    ch.consume("work", "tag")
-
-
 # --- failures and returns -----------------------------------------------------------------------------------
 
 

@@ -272,6 +272,22 @@ def a_queue_may_be_deleted_before_the_commit(scene: Scene) -> None:
     other.get("kept")
 
 
+@differs("commit-to-a-deleted-queue")
+def a_commit_passes_over_deleted_queues(scene: Scene) -> None:
+    wire = scene.connect()
+    tx, other = wire.channel(confirm=False), wire.channel()
+    tx.queue("deleted")
+    tx.queue("kept")
+    tx.tx()
+    tx.publish("deleted", "1")
+    tx.publish("kept", "2")
+    tx.qos(0)
+    other.delete("deleted")
+    tx.commit()
+    other.get("kept", wait=True)
+    scene.demand("the other publish arrives", holds=other.last_body() == "2" and tx.closed_by is None)
+
+
 def closing_the_channel_gives_back_what_was_not_committed(scene: Scene) -> None:
     wire = scene.connect()
     tx, other = wire.channel(confirm=False), wire.channel()

@@ -161,7 +161,7 @@ class TestARefusal:
                 "apply-to 'x' unrecognised; should be one of: 'queues', 'classic_queues',  'quorum_queues', 'streams',"
                 " 'exchanges', or 'all'"
             ),
-            'pattern should be regular expression but is invalid: {"missing )",1}',
+            'pattern should be regular expression but is invalid: {"missing closing parenthesis",1}',
             'priority should be a number, actually was <<"y">>',
         ]
 

@@ -296,7 +296,7 @@ def _channel(ask: Ask, channel: Channel) -> Json:
         "transactional": transaction is not None,
         "consumer_count": len(channel.consumers),
         "prefetch_count": channel.consumer_prefetch,
-        "global_prefetch_count": channel.prefetch,
+        "global_prefetch_count": 0,
         "messages_unacknowledged": len(channel.unacked),
         "messages_unconfirmed": len(channel.unconfirmed),
         "messages_uncommitted": len(transaction.publishes) if transaction else 0,
