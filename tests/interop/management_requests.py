@@ -1,10 +1,12 @@
 """Which requests of the management API are compared, and which fields have to be in its answers?
 
-`{v}` stands for the vhost. A request is a method, a path behind `/api`, and a body.
+`{v}` stands for the vhost, `{n}` for the node. A request is a method, a path behind `/api`, and a body. The embedded
+broker answers as RabbitMQ 4.3; `OLDER` names what the older versions answer differently.
 """
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 Request = tuple[str, str, Any]
 
@@ -22,6 +24,7 @@ HELLO = {
 GET = {"count": 5, "ackmode": "ack_requeue_true", "encoding": "auto"}
 NEW = {"name": "new", "durable": True, "auto_delete": False, "arguments": {}}
 PUBLISH = "/exchanges/{v}/amq.default/publish"
+_VHOST = "/vhosts/{v}?columns=name,description,tags,default_queue_type,metadata,protected_from_deletion"
 BINDING = "/bindings/{v}/e/amq.fanout/q/dlq"
 
 FURNITURE: list[Request] = [
@@ -182,6 +185,138 @@ SCRIPTS: Mapping[str, list[Request]] = {
         ("POST", "/definitions/{v}-none", {"queues": []}),
         ("POST", "/definitions", {"queues": [{"name": "x", "vhost": "{v}-none"}]}),
         ("PUT", "/definitions", {}),
+        ("GET", "/health/checks/protocol-listener/amqp,none", None),
+        ("GET", "/health/checks/certificate-expiration/1/days", None),
+        ("GET", "/health/checks/certificate-expiration/x/days", None),
+        ("GET", "/health/checks/certificate-expiration/1/hours", None),
+        ("GET", "/health/checks/node-is-quorum-critical", None),
+        ("GET", "/health/checks/is-in-service", None),
+        ("GET", "/health/checks/below-node-connection-limit", None),
+        ("GET", "/health/checks/ready-to-serve-clients", None),
+        ("GET", "/health/checks/reached-target-cluster-size", None),
+        ("GET", "/health/checks/metadata-store/initialized", None),
+        ("GET", "/health/checks/metadata-store/initialized/with-data", None),
+        ("GET", "/health/checks/quorum-queues-without-elected-leaders/vhost/{v}/", None),
+        ("GET", "/health/checks/quorum-queues-without-elected-leaders/vhost/{v}/pattern/x", None),
+        ("GET", "/healthchecks/node", None),
+        ("GET", "/healthchecks/node/{n}", None),
+        ("GET", "/healthchecks/node/none", None),
+        ("GET", "/aliveness-test/{v}-none", None),
+    ],
+    "vhosts": [
+        ("PUT", "/vhosts/{v}", {"default_queue_type": "none"}),
+        ("PUT", "/vhosts/{v}", {"default_queue_type": ""}),
+        ("PUT", "/vhosts/{v}", {"default_queue_type": 5}),
+        ("PUT", "/vhosts/{v}", {"default_queue_type": "quorum", "description": "d", "tags": "a,b"}),
+        ("GET", _VHOST, None),
+        ("PUT", "/queues/{v}/typed", {"durable": True}),
+        ("PUT", "/queues/{v}/typed", {"durable": True}),
+        ("PUT", "/queues/{v}/typed", {"durable": True, "arguments": {"x-queue-type": "classic"}}),
+        ("PUT", "/queues/{v}/transient", {"durable": False}),
+        ("PUT", "/queues/{v}/auto", {"durable": True, "auto_delete": True}),
+        ("POST", "/definitions/{v}", {"queues": [{**NEW, "name": "imported"}]}),
+        ("GET", "/queues/{v}?columns=name,type,arguments", None),
+        ("PUT", "/vhosts/{v}", {"default_queue_type": "classic"}),
+        ("PUT", "/queues/{v}/typed", {"durable": True}),
+        ("PUT", "/vhosts/{v}", {}),
+        ("GET", _VHOST, None),
+        ("POST", "/vhosts/{v}/deletion/protection", None),
+        ("GET", _VHOST, None),
+        ("DELETE", "/vhosts/{v}/deletion/protection", None),
+        ("POST", "/vhosts/{v}-none/deletion/protection", None),
+        ("POST", "/vhosts/{v}/start/{n}", None),
+    ],
+    "limits": [
+        ("GET", "/vhost-limits/{v}", None),
+        ("GET", "/vhost-limits/{v}-none", None),
+        ("PUT", "/vhost-limits/{v}/max-queues", {"value": 3}),
+        ("PUT", "/vhost-limits/{v}/max-queues", {"value": "x"}),
+        ("PUT", "/vhost-limits/{v}/max-queues", {}),
+        ("PUT", "/vhost-limits/{v}/none", {"value": 3}),
+        ("PUT", "/vhost-limits/{v}-none/max-queues", {"value": 3}),
+        ("PUT", "/vhost-limits/{v}/max-connections", {"value": -1}),
+        ("GET", "/vhost-limits/{v}", None),
+        ("GET", "/parameters/vhost-limits/{v}", None),
+        ("PUT", "/queues/{v}/third", {"durable": True}),
+        ("PUT", "/queues/{v}/fourth", {"durable": True}),
+        ("PUT", "/queues/{v}/third", {"durable": True}),
+        ("DELETE", "/vhost-limits/{v}/max-queues", None),
+        ("DELETE", "/vhost-limits/{v}/max-queues", None),
+        ("DELETE", "/vhost-limits/{v}-none/max-queues", None),
+        ("PUT", "/queues/{v}/fourth", {"durable": True}),
+        ("PUT", "/users/{v}-l", {"password": "p", "tags": ""}),
+        ("PUT", "/user-limits/{v}-l/max-channels", {"value": 5}),
+        ("PUT", "/user-limits/{v}-l/none", {"value": 5}),
+        ("PUT", "/user-limits/{v}-l/max-channels", {"value": "x"}),
+        ("GET", "/user-limits/{v}-l", None),
+        ("GET", "/user-limits/{v}-none", None),
+        ("GET", "/users/{v}-l?columns=name,limits", None),
+        ("DELETE", "/user-limits/{v}-l/max-channels", None),
+        ("GET", "/user-limits/{v}-l", None),
+        ("DELETE", "/user-limits/{v}-none/max-channels", None),
+        ("POST", "/users/bulk-delete", {"users": ["{v}-l", "{v}-none"]}),
+        ("POST", "/users/bulk-delete", {"users": ["{v}-l"]}),
+        ("POST", "/users/bulk-delete", {}),
+        ("GET", "/users/{v}-l", None),
+    ],
+    "parameters": [
+        ("GET", "/parameters/none", None),
+        ("GET", "/parameters/none/{v}", None),
+        ("GET", "/parameters/none/{v}-none", None),
+        ("GET", "/parameters/none/{v}/x", None),
+        ("PUT", "/parameters/none/{v}/x", {"value": 1}),
+        ("PUT", "/parameters/none/{v}/x", {}),
+        ("PUT", "/parameters/none/{v}-none/x", {"value": 1}),
+        ("DELETE", "/parameters/none/{v}/x", None),
+        ("PUT", "/policies/{v}/p", {"pattern": "^work$", "definition": {"max-length": 9}}),
+        ("GET", "/parameters/policy/{v}", None),
+        ("GET", "/parameters/policy/{v}/p", None),
+        ("PUT", "/parameters/policy/{v}/p", {"value": {}}),
+        ("PUT", "/global-parameters/{v}", {"value": {"a": 1}}),
+        ("PUT", "/global-parameters/{v}", {"value": [2]}),
+        ("PUT", "/global-parameters/{v}", {}),
+        ("GET", "/global-parameters/{v}", None),
+        ("DELETE", "/global-parameters/{v}", None),
+        ("DELETE", "/global-parameters/{v}", None),
+        ("GET", "/global-parameters/{v}", None),
+        ("GET", "/operator-policies/{v}", None),
+        ("GET", "/operator-policies/{v}-none", None),
+        ("GET", "/operator-policies/{v}/p", None),
+        ("DELETE", "/operator-policies/{v}/p", None),
+        ("GET", "/vhosts/{v}/topic-permissions", None),
+        ("GET", "/topic-permissions/{v}/{v}-none", None),
+        ("PUT", "/cluster-name", {}),
+    ],
+    "tools": [
+        ("PUT", "/queues/{v}/quorum", {"durable": True, "arguments": {"x-queue-type": "quorum"}}),
+        ("GET", "/queues/quorum/{v}/work/status", None),
+        ("GET", "/queues/quorum/{v}/none/status", None),
+        ("POST", "/queues/{v}/work/actions", {"action": "none"}),
+        ("POST", "/queues/{v}/work/actions", {"action": "sync"}),
+        ("GET", "/queues/{v}/work/actions", None),
+        ("PUT", "/feature-flags/none/enable", {}),
+        ("PUT", "/feature-flags/quorum_queue/enable", {}),
+        ("GET", "/feature-flags/quorum_queue/enable", None),
+        ("POST", "/rebalance/queues", None),
+        ("GET", "/rebalance/queues", None),
+        ("GET", "/nodes/none", None),
+        ("GET", "/nodes/none/memory", None),
+        ("GET", "/auth/attempts/none", None),
+        ("GET", "/auth/attempts/{n}/source", None),
+        ("GET", "/connections/username/{v}", None),
+        ("DELETE", "/connections/username/{v}", None),
+        ("GET", "/connections/none", None),
+        ("GET", "/exchanges/{v}//?columns=name,type,durable", None),
+        ("POST", "/exchanges/{v}//publish", HELLO),
+        ("POST", "/exchanges/{v}-none//publish", HELLO),
+        ("POST", "/exchanges/{v}//publish", {**HELLO, "routing_key": "nowhere"}),
+        ("GET", "/bindings/{v}/e//q/work", None),
+        ("POST", "/bindings/{v}/e/topics/q/work", {"routing_key": "a.#"}),
+        ("GET", "/bindings/{v}/e/topics/q/work/a.%23", None),
+        ("GET", "/bindings/{v}/e/topics/q/work/a.%2523", None),
+        ("DELETE", "/bindings/{v}/e/topics/q/work/a.%23", None),
+        ("DELETE", "/bindings/{v}/e/topics/q/work/a.%23", None),
+        ("GET", "/whoami", None),
     ],
 }
 
@@ -204,21 +339,53 @@ TAGS: Mapping[str, list[Request]] = {
         ("POST", "/queues/{v}/work/get", GET),
         ("POST", "/definitions", {}),
         ("GET", "/connections", None),
+        ("GET", "/exchanges/%2F/amq.topic", None),
+        ("GET", "/consumers/%2F", None),
+        ("PUT", "/queues/%2F/mine", {}),
+        ("POST", "/exchanges/%2F/amq.topic/publish", HELLO),
+        ("POST", "/queues/%2F/none/get", GET),
+        ("GET", "/vhosts/%2F/connections", None),
+        ("GET", "/vhost-limits/{v}", None),
+        ("GET", "/user-limits", None),
+        ("GET", "/connections/username/{v}", None),
+        ("DELETE", "/connections/username/{v}", None),
+        ("GET", "/global-parameters", None),
+        ("GET", "/parameters", None),
+        ("GET", "/topic-permissions", None),
+        ("GET", "/auth/hash_password/x", None),
+        ("GET", "/auth/attempts/{n}", None),
+        ("PUT", "/cluster-name", {"name": "x"}),
+        ("PUT", "/vhost-limits/{v}/max-queues", {"value": 1}),
+        ("PUT", "/operator-policies/{v}/p", {"pattern": "x", "definition": {"max-length": 1}}),
+        ("POST", "/users/bulk-delete", {"users": []}),
+        ("POST", "/vhosts/{v}/deletion/protection", None),
+        ("POST", "/rebalance/queues", None),
+        ("GET", "/healthchecks/node", None),
     ],
     "policymaker": [
         ("PUT", "/policies/{v}/p", {"pattern": "x", "definition": {"max-length": 1}}),
         ("DELETE", "/policies/{v}/p", None),
         ("GET", "/nodes", None),
+        ("PUT", "/policies/%2F/p", {"pattern": "x", "definition": {"max-length": 1}}),
+        ("PUT", "/global-parameters/{v}", {"value": 1}),
+        ("DELETE", "/global-parameters/{v}", None),
+        ("GET", "/parameters/none", None),
     ],
     "monitoring": [
         ("GET", "/users", None),
         ("PUT", "/policies/{v}/p", {"pattern": "x", "definition": {"max-length": 1}}),
         ("PUT", "/queues/{v}/yours", {}),
+        ("GET", "/queues/%2F", None),
+        ("GET", "/exchanges/%2F/amq.topic", None),
+        ("DELETE", "/queues/%2F/none", None),
+        ("GET", "/connections/username/{v}", None),
+        ("GET", "/global-parameters", None),
+        ("GET", "/auth/hash_password/x", None),
     ],
 }
 
 
-# AMQP.md's lists, and what clients look at besides; a type that RabbitMQ does not settle is not compared.
+# Fields that clients look at; a type that RabbitMQ does not settle is not compared.
 FIELDS: Mapping[str, str] = {
     "queue": """
         name vhost type durable auto_delete exclusive arguments policy effective_policy_definition state
@@ -265,3 +432,62 @@ FIELDS: Mapping[str, str] = {
         name password_hash hashing_algorithm tags limits
     """,
 }
+
+
+class Older(NamedTuple):
+    """What older versions of RabbitMQ answer differently from 4.3, and thus from the embedded broker."""
+
+    on: tuple[str, ...]
+    where: str  # names of scripts and tags
+    requests: str  # a pattern of "METHOD path"
+    why: str
+
+    def covers(self, generation: str, where: str, request: Request) -> bool:
+        """Whether the answer to this request may differ on that version."""
+        if generation not in self.on or where not in self.where.split():
+            return False
+        return re.fullmatch(self.requests, f"{request[0]} {request[1]}") is not None
+
+
+_BEFORE_43 = ("4.0", "3.10")
+_BEFORE_4 = ("3.10",)
+OLDER: tuple[Older, ...] = (
+    Older(
+        _BEFORE_43,
+        "management policymaker monitoring",
+        r".*/%2F.*",
+        "no access to a vhost: 401, or an empty list",
+    ),
+    Older(_BEFORE_43, "management", r"GET /user-limits", "limits of all users are shown to everybody"),
+    Older(_BEFORE_43, "policies", r"PUT /policies/\{v\}/bad", "texts are escaped for HTML"),
+    Older(_BEFORE_43, "checks", r"GET /health/checks/protocol-listener/.*", "one protocol at a time"),
+    Older(
+        _BEFORE_43, "checks", r".*/checks/(is|below|ready|reached|metadata|quorum)-.*", "these do not exist"
+    ),
+    Older(_BEFORE_43, "vhosts", r"PUT /vhosts/\{v\}", "a wrong default queue type is accepted"),
+    Older(_BEFORE_43, "vhosts", r"GET /vhosts/\{v\}\?.*", "no protection; 3.10: no default queue type"),
+    Older(_BEFORE_43, "vhosts management", r".*/deletion/protection", "no protection from deletion"),
+    Older(
+        _BEFORE_4,
+        "queues vhosts",
+        r"GET .*columns=.*arguments",
+        "the queue type is not added to the arguments",
+    ),
+    Older(_BEFORE_4, "vhosts", r"PUT /queues/\{v\}/typed", "no default queue type"),
+    Older(
+        _BEFORE_4, "messages", r"POST .*/none/(publish|get)", "what is missing is named by the error of AMQP"
+    ),
+    Older(_BEFORE_4, "checks", r"POST /definitions", "a missing vhost is a term"),
+    Older(
+        _BEFORE_4, "limits", r"DELETE /(vhost|user)-limits/\{v\}-none/.*", "500 for a missing vhost or user"
+    ),
+    Older(_BEFORE_4, "limits", r"POST /users/bulk-delete", "a missing user is an error"),
+    Older(_BEFORE_4, "tools", r"POST /exchanges/\{v\}-none//publish", "401 for a missing vhost"),
+    Older(_BEFORE_4, "tools", r"GET /queues/quorum/\{v\}/work/status", "404 for a classic queue"),
+    Older(_BEFORE_4, "tools", r"POST /queues/\{v\}/work/actions", "mirrored queues can be synchronised"),
+    Older(_BEFORE_4, "tools", r"GET /nodes/none", "500 for a missing node"),
+    Older(_BEFORE_4, "tools", r"GET /whoami", "no is_internal_user"),
+    Older(_BEFORE_4, "login", r"GET /whoami", "another text for a failed login"),
+    Older(_BEFORE_4, "management", r".*/connections/username/.*", "500 for a user who does not monitor"),
+    Older(_BEFORE_4, "management monitoring", r"GET /auth/hash_password/.*", "this path does not exist"),
+)

@@ -1,15 +1,14 @@
 """Does the management API answer as a real RabbitMQ does?
 
-The same requests go to a vhost of both; statuses and bodies have to be equal. Objects have to hold the fields that
-AMQP.md lists, with the types that they have in RabbitMQ; definitions have to survive the way there and back. Requests
-that RabbitMQ 3 answers with 500, and those that version 4 answers in another way, are left to the unit tests.
+The same requests go to a vhost of both; statuses and bodies have to be equal to those of RabbitMQ 4.3, and to those of
+older versions but for what `OLDER` names. Objects have to hold the fields that clients look at, with the types that
+they have in RabbitMQ; definitions have to survive the way there and back.
 """
 
 import contextlib
+import functools
 import http.client
 import json
-import shutil
-import subprocess
 import time
 import urllib.parse
 from base64 import b64encode
@@ -20,43 +19,90 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingConnection
 
-from tests.interop.management_requests import FIELDS, FURNITURE, GET, HELLO, PUBLISH, SCRIPTS, TAGS
+from tests.interop.management_requests import (
+    FIELDS,
+    FURNITURE,
+    GET,
+    HELLO,
+    OLDER,
+    PUBLISH,
+    SCRIPTS,
+    TAGS,
+    Older,
+    Request,
+)
 from tests.services import RabbitMQ
 
 PATIENCE = 15
 Answer = tuple[int, Any]
 
 
+@functools.cache
+def node_of(at: RabbitMQ) -> str:
+    """The name of the node."""
+    return str(at.api("GET", "/overview")["node"])
+
+
 def ask(
     at: RabbitMQ, method: str, path: str, body: object = None, who: tuple[str, str] | None = None
 ) -> Answer:
-    """Status and body of a request, with the vhost's name taken out of both."""
+    """Status and body of a request, with the names of the vhost, the node and the user taken out of both."""
     address = urllib.parse.urlsplit(at.management_url)
     name, password = who or (address.username or "", address.password or "")
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=30)
     octets = None if body is None else json.dumps(body).replace("{v}", at.vhost).encode()
     token = b64encode(f"{name}:{password}".encode()).decode()
     headers = {"Authorization": f"Basic {token}", "Content-Type": "application/json"}
+    path = path.replace("{v}", at.vhost)
+    if "{n}" in path:
+        path = path.replace("{n}", node_of(at))
     with contextlib.closing(connection):
-        connection.request(method, "/api" + path.replace("{v}", at.vhost), octets, headers)
+        connection.request(method, f"/api{path}", octets, headers)
         response = connection.getresponse()
-        text = response.read().decode().replace(at.vhost, "{v}").replace(f"'{name}'", "'{me}'")
+        text = response.read().decode().replace(at.vhost, "{v}")
+    for quote in "'\"":
+        text = text.replace(f"{quote}{name}{quote}", f"{quote}{{me}}{quote}")
     return response.status, json.loads(text) if text else None
+
+
+def comparable(answer: Answer) -> Answer:
+    """The answer without the protocol between nodes, which only a cluster speaks."""
+    status, body = answer
+    if isinstance(body, dict) and "protocols" in body:
+        body = {**body, "protocols": sorted({*body["protocols"]} - {"clustering"})}
+    return status, body
+
+
+def compare(theirs: RabbitMQ, where: str, answers: list[tuple[Request, Answer, Answer]]) -> None:
+    """Answers are equal but where a row for this version says otherwise; a row that covers no difference is stale."""
+
+    def rows(request: Request) -> set[Older]:
+        return {row for row in OLDER if row.covers(theirs.generation, where, request)}
+
+    met: set[Older] = set().union(*(rows(request) for request, _, _ in answers))
+    for request, its, ours in answers:
+        if comparable(ours) == comparable(its):
+            continue
+        met -= rows(request)
+        if not rows(request) and theirs.is_newer_than_known:
+            pytest.xfail(f"a newer RabbitMQ answers differently: {request}")
+        assert rows(request), (request, ours, its)
+    assert not met, "these rows cover no difference"
 
 
 class TestAnswers:
     @pytest.mark.parametrize("script", SCRIPTS)
     def test_the_same_requests_get_the_same_answers(
-        self, rabbitmq: RabbitMQ, embedded: RabbitMQ, script: str
+        self, each_rabbitmq: RabbitMQ, embedded: RabbitMQ, script: str
     ) -> None:
-        for request in [*FURNITURE, *SCRIPTS[script]]:
-            theirs, ours = ask(rabbitmq, *request), ask(embedded, *request)
-            assert ours == theirs, request
+        requests = [*FURNITURE, *SCRIPTS[script]]
+        answers = [(request, ask(each_rabbitmq, *request), ask(embedded, *request)) for request in requests]
+        compare(each_rabbitmq, script, answers)
 
     @pytest.mark.parametrize("tag", TAGS)
-    def test_a_tag_opens_the_same_doors(self, rabbitmq: RabbitMQ, embedded: RabbitMQ, tag: str) -> None:
+    def test_a_tag_opens_the_same_doors(self, each_rabbitmq: RabbitMQ, embedded: RabbitMQ, tag: str) -> None:
         answers = []
-        for at in (rabbitmq, embedded):
+        for at in (each_rabbitmq, embedded):
             user = f"{at.vhost}-user"
             for request in FURNITURE:
                 ask(at, *request)
@@ -64,17 +110,18 @@ class TestAnswers:
             everything = {"configure": "^m", "write": ".*", "read": ".*"}
             ask(at, "PUT", f"/permissions/{at.vhost}/{user}", everything)
             try:
-                answers.append([(request, ask(at, *request, who=(user, "p"))) for request in TAGS[tag]])
+                answers.append([ask(at, *request, who=(user, "p")) for request in TAGS[tag]])
             finally:
                 ask(at, "DELETE", f"/users/{user}")
-        for theirs, ours in zip(*answers, strict=True):
-            assert ours == theirs
+        compare(each_rabbitmq, tag, list(zip(TAGS[tag], *answers, strict=True)))
 
     @pytest.mark.parametrize("who", [("nobody", "x"), ("", "")])
     def test_a_login_that_fails_is_told_alike(
-        self, rabbitmq: RabbitMQ, embedded: RabbitMQ, who: tuple[str, str]
+        self, each_rabbitmq: RabbitMQ, embedded: RabbitMQ, who: tuple[str, str]
     ) -> None:
-        assert ask(embedded, "GET", "/whoami", who=who) == ask(rabbitmq, "GET", "/whoami", who=who)
+        request: Request = ("GET", "/whoami", None)
+        its, ours = (ask(at, *request, who=who) for at in (each_rabbitmq, embedded))
+        compare(each_rabbitmq, "login", [(request, its, ours)])
 
 
 class TestDeadLetters:
@@ -228,105 +275,80 @@ def furnish(at: RabbitMQ) -> None:
         ("POST", "/bindings/{v}/e/topics/q/work", binding),
         ("POST", "/bindings/{v}/e/amq.fanout/e/topics", {}),
         ("PUT", "/policies/{v}/p", policy),
+        ("PUT", "/vhosts/{v}", {"description": "d", "tags": "a,b", "default_queue_type": "quorum"}),
+        ("PUT", "/vhost-limits/{v}/max-queues", {"value": 50}),
+        ("PUT", "/global-parameters/{v}", {"value": {"a": 1}}),
         ("PUT", "/users/{v}-user", {"password": "p", "tags": "management"}),
+        ("PUT", "/user-limits/{v}-user/max-channels", {"value": 50}),
         ("PUT", "/permissions/{v}/{v}-user", {"configure": "^m", "write": ".*", "read": ""}),
     ]:
         assert ask(at, *request)[0] < 300, request
 
 
-def definitions(at: RabbitMQ) -> Any:
-    """Of this vhost, with everything in an order that does not depend on the broker."""
-    status, body = ask(at, "GET", "/definitions/{v}")
-    assert status == 200
-    sections = ("queues", "exchanges", "bindings", "policies")
-    return {name: sorted(body[name], key=lambda row: json.dumps(row, sort_keys=True)) for name in sections}
+def contents(at: RabbitMQ) -> dict[str, list[str]]:
+    """What is in this vhost, in an order and with fields that do not depend on the broker."""
+    fields = {
+        "queues": ("name", "durable", "auto_delete", "type", "arguments"),
+        "exchanges": ("name", "type", "durable", "auto_delete", "internal", "arguments"),
+        "bindings": ("source", "destination", "destination_type", "routing_key", "arguments"),
+        "policies": ("name", "pattern", "apply-to", "definition", "priority"),
+        "vhost-limits": ("value",),
+    }
+    found = {}
+    for kind, names in fields.items():
+        rows = ask(at, "GET", f"/{kind}/{{v}}")[1]
+        for row in rows:
+            if kind == "queues":  # RabbitMQ 3.10 does not add the type
+                row["arguments"]["x-queue-type"] = row["type"]
+        found[kind] = sorted(json.dumps({name: row[name] for name in names}, sort_keys=True) for row in rows)
+    return found
+
+
+def exported(at: RabbitMQ) -> dict[str, list[str]]:
+    """The contents without what RabbitMQ 4.3 leaves out of its definitions: internal exchanges."""
+    found = contents(at)
+    if at.generation == "4.3" and "redrive_version" not in at.api("GET", "/overview"):
+        found["exchanges"] = [row for row in found["exchanges"] if '"name": "alt"' not in row]
+    return found
 
 
 class TestDefinitions:
     @pytest.mark.parametrize("way", ["there", "back"])
     def test_a_vhost_goes_from_one_broker_to_the_other(
-        self, rabbitmq: RabbitMQ, embedded: RabbitMQ, way: str
+        self, each_rabbitmq: RabbitMQ, embedded: RabbitMQ, way: str
     ) -> None:
-        source, target = (rabbitmq, embedded) if way == "there" else (embedded, rabbitmq)
+        source, target = (each_rabbitmq, embedded) if way == "there" else (embedded, each_rabbitmq)
         furnish(source)
         try:
-            exported = ask(source, "GET", "/definitions/{v}")[1]
-            assert ask(target, "POST", "/definitions/{v}", exported)[0] == 204
-            assert definitions(target) == definitions(source)
+            definitions = ask(source, "GET", "/definitions/{v}")[1]
+            assert ask(target, "POST", "/definitions/{v}", definitions)[0] == 204
+            assert contents(target) == exported(source)
             assert wait_for(lambda: ask(target, "GET", "/queues/{v}/work")[1].get("policy")) == "p"
         finally:
             ask(source, "DELETE", "/users/{v}-user")
 
     @pytest.mark.parametrize("way", ["there", "back"])
     def test_users_vhosts_and_permissions_go_from_one_broker_to_the_other(
-        self, rabbitmq: RabbitMQ, embedded: RabbitMQ, way: str
+        self, each_rabbitmq: RabbitMQ, embedded: RabbitMQ, way: str
     ) -> None:
-        source, target = (rabbitmq, embedded) if way == "there" else (embedded, rabbitmq)
+        source, target = (each_rabbitmq, embedded) if way == "there" else (embedded, each_rabbitmq)
         furnish(source)
         try:
-            exported = ask(source, "GET", "/definitions")[1]
+            definitions = ask(source, "GET", "/definitions")[1]
             mine = {
-                section: [row for row in exported[section] if "{v}" in json.dumps(row)]
-                for section in (
-                    "users",
-                    "permissions",
-                    "vhosts",
-                    "queues",
-                    "exchanges",
-                    "bindings",
-                    "policies",
-                )
+                section: [row for row in rows if "{v}" in json.dumps(row)] if isinstance(rows, list) else rows
+                for section, rows in definitions.items()
             }
             mine["permissions"] = [row for row in mine["permissions"] if row["user"] == "{v}-user"]
-            assert ask(target, "POST", "/definitions", {**exported, **mine})[0] == 204
-            assert ask(target, "GET", "/whoami", who=(f"{target.vhost}-user", "p"))[1]["name"] == "{v}-user"
-            path = "/permissions/{v}/{v}-user"
-            assert ask(target, "GET", path) == ask(source, "GET", path)
-            assert definitions(target) == definitions(source)
+            assert ask(target, "POST", "/definitions", mine)[0] == 204
+            assert ask(target, "GET", "/whoami", who=(f"{target.vhost}-user", "p"))[0] == 200
+            for path in ("/permissions/{v}/{v}-user", "/user-limits/{v}-user", "/global-parameters/{v}"):
+                assert ask(target, "GET", path) == ask(source, "GET", path)
+            if each_rabbitmq.version >= (4,):
+                path = "/vhosts/{v}?columns=description,tags,default_queue_type"
+                assert ask(target, "GET", path) == ask(source, "GET", path)
+            assert contents(target) == exported(source)
         finally:
             for at in (source, target):
                 ask(at, "DELETE", "/users/{v}-user")
-
-
-class TestRabbitmqadmin:
-    """RabbitMQ's own tool is the witness that needs no knowledge of ours."""
-
-    @pytest.fixture
-    def admin(self, broker: RabbitMQ) -> Callable[..., str]:
-        program = shutil.which("rabbitmqadmin")
-        if program is None:
-            pytest.skip("no rabbitmqadmin on this machine")
-        address = urllib.parse.urlsplit(broker.management_url)
-        where = ["-H", address.hostname or "", "-P", str(address.port), "-V", broker.vhost]
-        login = ["-u", address.username or "", "-p", address.password or ""]
-
-        def run(*args: str) -> str:
-            done = subprocess.run(
-                [program, *where, *login, *args], capture_output=True, text=True, check=False
-            )
-            assert done.returncode == 0, done.stdout + done.stderr
-            return done.stdout
-
-        return run
-
-    def test_it_declares_publishes_gets_and_deletes(self, admin: Callable[..., str]) -> None:
-        assert "queue declared" in admin("declare", "queue", "name=q", "durable=true")
-        assert "exchange declared" in admin("declare", "exchange", "name=e", "type=topic")
-        assert "binding declared" in admin(
-            "declare", "binding", "source=e", "destination=q", "destination_type=queue", "routing_key=a.#"
-        )
-        assert "policy declared" in admin(
-            "declare", "policy", "name=p", "pattern=q", 'definition={"max-length":5}', "apply-to=queues"
-        )
-        assert "Message published" in admin("publish", "exchange=e", "routing_key=a.b", "payload=hello")
-        assert "NOT routed" in admin("publish", "exchange=e", "routing_key=b", "payload=hello")
-        (message,) = json.loads(admin("-f", "raw_json", "get", "queue=q", "ackmode=ack_requeue_false"))
-        assert message["payload"] == "hello"
-        names = json.loads(admin("-f", "raw_json", "list", "queues", "name"))
-        assert names == [{"name": "q"}]
-        assert "queue purged" in admin("purge", "queue", "name=q")
-        assert "binding deleted" in admin(
-            "delete", "binding", "source=e", "destination=q", "destination_type=queue", "properties_key=a.%23"
-        )
-        assert "queue deleted" in admin("delete", "queue", "name=q")
-        assert "rabbitmq_version" in admin("-f", "raw_json", "show", "overview")
+                ask(at, "DELETE", "/global-parameters/{v}")

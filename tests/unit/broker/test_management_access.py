@@ -216,8 +216,14 @@ class TestDefinitions:
         ("body", "reason"),
         [
             ({"queues": 5}, "queues should be a list of objects"),
-            ({"queues": [{"name": "x", "vhost": "no"}]}, ["no_such_vhost", "no"]),
-            ({"queues": [{"name": "x"}]}, ["no_such_vhost", "undefined"]),
+            (
+                {"queues": [{"name": "x", "vhost": "no"}]},
+                'Please create virtual host "no" prior to importing definitions.',
+            ),
+            (
+                {"queues": [{"name": "x"}]},
+                'Please create virtual host "undefined" prior to importing definitions.',
+            ),
             ({"queues": [{"name": 5, "vhost": "/"}]}, ["not_string", "name"]),
             ({"exchanges": [{"name": "x", "vhost": "/", "type": "y"}]}, "unknown exchange type 'y'"),
             (

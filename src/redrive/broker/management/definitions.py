@@ -199,7 +199,8 @@ def _check_vhosts(ask: Ask, body: Json, known: set[str]) -> None:
     for section in ("permissions", *_SECTIONS):
         for row in _rows(body, section):
             if row.get("vhost") not in known:
-                raise bad_request(["no_such_vhost", row.get("vhost", "undefined")])
+                missing = row.get("vhost", "undefined")
+                raise bad_request(f'Please create virtual host "{missing}" prior to importing definitions.')
     if _rows(body, "topic_permissions"):
         ask.broker.log.warning("definitions: topic permissions are not supported and were not imported")
 

@@ -34,7 +34,9 @@ def put_vhost_limit(ask: Ask) -> Answer:
 def delete_vhost_limit(ask: Ask) -> Answer:
     """Remove a limit of a virtual host; one that is not set is passed over."""
     ask.need("administrator")
-    vhost = ask.vhost()
+    vhost = ask.broker.vhosts.get(ask.params["vhost"])
+    if vhost is None:
+        raise not_found("vhost_not_found")
     set_vhost_limits(vhost, {kind: value for kind, value in vhost.limits.items() if kind != ask.name})
     return NO_CONTENT
 
