@@ -6,13 +6,13 @@ its encoded fields, changed by name, and put together again. Values are copied o
 """
 
 import struct
-from collections.abc import Iterable, Mapping
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from redrive.broker.message import PROPERTIES_AT
 
 _U32 = struct.Struct(">I")
+_u32 = _U32.unpack_from
 _I64 = struct.Struct(">q")
 _CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS = 0x80, 0x40, 0x20  # in the first octet of the property flags
 
@@ -28,18 +28,30 @@ def headers_of(raw: bytes) -> dict[bytes, bytes]:
 
 
 def sort_headers(raw: bytes) -> bytes:
-    """The properties with their headers sorted by name; the same object if they are already."""
+    """The properties with their headers sorted by name, the first of a name kept; the same object if they are so.
+
+    A table that cannot be read to its end stays as it is.
+    """
     if not raw[0] & _HEADERS:
         return raw
     start, end = _span(raw)
-    names, pos = [], start + 4
-    while pos < end:
-        name_end = pos + 1 + raw[pos]
-        names.append(raw[pos + 1 : name_end])
-        pos = _value_end(raw, name_end, end)
-    if all(name < following for name, following in pairwise(names)):
+    pos = start + 4
+    fields: dict[bytes, bytes] = {}
+    count = 0
+    try:
+        while pos < end:
+            kind = pos + 1 + raw[pos]
+            code = raw[kind]
+            stop = kind + 5 + _u32(raw, kind + 1)[0] if code in _SIZED else kind + 1 + _WIDTHS[code]
+            fields.setdefault(raw[pos + 1 : kind], raw[pos:stop])
+            pos = stop
+            count += 1
+    except (IndexError, KeyError, struct.error):
         return raw
-    return _join(raw, start, end, _fields(raw, start + 4, end))
+    names = sorted(fields)
+    if pos != end or (len(names) == count and names == list(fields)):
+        return raw
+    return _join(raw, start, end, fields, names)
 
 
 def with_headers(header: bytes, changes: Iterable[tuple[bytes, bytes]] | Mapping[bytes, bytes]) -> bytes:
@@ -64,8 +76,11 @@ def long_field(name: bytes, value: int) -> bytes:
     return b"%c%bl%b" % (len(name), name, _I64.pack(value))
 
 
-def _join(raw: bytes, start: int, end: int, fields: Mapping[bytes, bytes]) -> bytes:
-    table = b"".join([fields[name] for name in sorted(fields)])
+def _join(
+    raw: bytes, start: int, end: int, fields: Mapping[bytes, bytes], names: Sequence[bytes] | None = None
+) -> bytes:
+    """The properties with these headers; `names` are theirs in order, where the caller has sorted them."""
+    table = b"".join([fields[name] for name in names or sorted(fields)])
     flags = bytes((raw[0] | _HEADERS, raw[1]))
     return b"".join((flags, raw[2:start], _U32.pack(len(table)), table, raw[end:]))
 
@@ -94,8 +109,10 @@ def _fields(table: bytes, pos: int, end: int) -> dict[bytes, bytes]:
 
 def _value_end(table: bytes, kind: int, end: int) -> int:
     """Where the value whose type code is at `kind` ends; beyond `end` if it cannot be read."""
-    if kind + 5 <= end and table[kind] in _SIZED:
-        return kind + 5 + int(_U32.unpack_from(table, kind + 1)[0])
-    if kind < end and table[kind] in _WIDTHS:
-        return kind + 1 + _WIDTHS[table[kind]]
-    return end + 1
+    if kind >= end:
+        return end + 1
+    code = table[kind]
+    if code in _SIZED:
+        return kind + 5 + int.from_bytes(table[kind + 1 : kind + 5]) if kind + 5 <= end else end + 1
+    width = _WIDTHS.get(code)
+    return end + 1 if width is None else kind + 1 + width
