@@ -614,7 +614,39 @@ POLICIES: Mapping[str, Mapping[str, object]] = {
             ("max-age", "1D"),
             ("queue-leader-locator", "nowhere"),
             ("initial-cluster-size", -1),
+            ("consumer-timeout", -1),
+            ("consumer-timeout", 0),
+            ("target-group-size", 0),
+            ("delayed-retry-type", "all"),
+            ("delayed-retry-type", "disabled"),
+            ("delayed-retry-type", "sometimes"),
+            ("delayed-retry-type", ["all"]),
+            ("delayed-retry-min", 0),
+            ("delayed-retry-min", 1),
+            ("delayed-retry-min", True),
+            ("delayed-retry-max", "1"),
         )
+    },
+    "a delay without its type": {
+        "pattern": "",
+        "definition": {"delayed-retry-min": 5, "delayed-retry-max": 9},
+    },
+    "a largest delay below the smallest": {
+        "pattern": "",
+        "definition": {"delayed-retry-type": "all", "delayed-retry-min": 5, "delayed-retry-max": 3},
+    },
+    "two wrong delays": {"pattern": "", "definition": {"delayed-retry-min": "x", "delayed-retry-max": "y"}},
+    "a wrong delay and a wrong length": {
+        "pattern": "",
+        "definition": {"delayed-retry-type": "x", "max-length": "y"},
+    },
+    "a missing delay and a wrong group": {
+        "pattern": "",
+        "definition": {"delayed-retry-type": "all", "target-group-size": 0},
+    },
+    "a delay and an unknown key": {
+        "pattern": "",
+        "definition": {"delayed-retry-type": "all", "delayed-retry-min": 5, "zzz": 1},
     },
 }
 
