@@ -443,6 +443,20 @@ DELIBERATE: Mapping[str, Deliberate] = {
             None,
         ),
         Deliberate(
+            "quorum-reject-publish",
+            "a quorum queue with `reject-publish` accepts one message more than its limit",
+            "exactly as many as the limit says",
+            "a limit that is exact can be relied on, and classic queues have it so",
+            None,
+        ),
+        Deliberate(
+            "unsigned-headers",
+            "turns header values of type `L` (unsigned, 64 bits) into `l`, so that large ones become negative",
+            "keeps them",
+            "a value must not change on its way",
+            None,
+        ),
+        Deliberate(
             "unknown-method",
             "hangs up at once on a method that does not exist",
             "503 COMMAND_INVALID first",

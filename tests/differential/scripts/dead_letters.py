@@ -531,5 +531,18 @@ def headers_are_sorted_by_name_and_the_first_of_a_name_is_kept(scene: Scene) -> 
     ch.arrivals(1)
 
 
+@differs("unsigned-headers")
+def unsigned_numbers_are_kept(scene: Scene) -> None:
+    ch = scene.channel()
+    _dead_letter_queue(ch)
+    ch.queue("work", dead_letter_exchange="dlx")
+    value = (1 << 63) + 1
+    table = b"\x05largeL" + value.to_bytes(8, "big")
+    ch.publish_raw("work", b"\x20\x00" + len(table).to_bytes(4, "big") + table, "body")
+    ch.reject(ch.get("work", wait=True))
+    ch.get("dead", wait=True)
+    scene.demand("the value is as it was sent", holds=ch.last_headers().get("large") == value)
+
+
 def _text_field(name: bytes, value: bytes) -> bytes:
     return bytes([len(name)]) + name + b"S" + len(value).to_bytes(4, "big") + value

@@ -304,6 +304,17 @@ def a_policy_wins_over_the_argument_for_overflow_of_a_quorum_queue(scene: Scene)
     ch.note("first of work", ch.last_body())
 
 
+@differs("quorum-reject-publish")
+def reject_publish_of_a_quorum_queue_is_exact(scene: Scene) -> None:
+    ch = scene.channel()
+    ch.queue("work", durable=True, queue_type="quorum", max_length=1, overflow="reject-publish")
+    for body in ("first", "second"):
+        ch.publish("work", body)
+    ch.get("work", wait=True)
+    ch.get("work")
+    scene.demand("the second message was refused", holds=ch.last is None)
+
+
 # --- consumers ------------------------------------------------------------------------------------------------
 
 
