@@ -9,6 +9,7 @@ import contextlib
 import functools
 import http.client
 import json
+import re
 import time
 import urllib.parse
 from base64 import b64encode
@@ -20,10 +21,10 @@ import pytest
 from pika.adapters.blocking_connection import BlockingConnection
 
 from tests.interop.management_requests import (
-    FIELDS,
     FURNITURE,
     GET,
     HELLO,
+    LEFT_OUT,
     OLDER,
     PUBLISH,
     SCRIPTS,
@@ -149,6 +150,7 @@ def busy(at: RabbitMQ) -> Iterator[BlockingConnection]:
     for request in [
         *FURNITURE,
         ("PUT", "/policies/{v}/p", {"pattern": "^work$", "definition": {"max-length": 9}}),
+        ("PUT", "/queues/{v}/quorum", {"durable": True, "arguments": {"x-queue-type": "quorum"}}),
     ]:
         assert ask(at, *request)[0] < 300
     connection = BlockingConnection(pika.URLParameters(at.amqp_url))
@@ -177,8 +179,11 @@ def objects(at: RabbitMQ) -> Any:
             return None
         if "message_stats" not in channels[0] or "message_stats" not in queue:
             return None
+        if "delivery_limit" not in ask(at, "GET", "/queues/{v}/quorum")[1]:
+            return None
         return {
             "queue": queue,
+            "quorum queue": ask(at, "GET", "/queues/{v}/quorum")[1],
             "connection": connections[0],
             "channel": channels[0],
             "consumer": consumers[0],
@@ -221,15 +226,21 @@ class TestFields:
         with busy(rabbitmq), busy(embedded):
             theirs, ours = objects(rabbitmq), objects(embedded)
         wrong = []
-        for what, names in FIELDS.items():
-            for name in names.split():
-                if name not in ours[what]:
-                    wrong.append(f"{what}.{name} is missing")
-                elif name in theirs[what] and None not in (
-                    mine := ours[what][name],
-                    its := theirs[what][name],
-                ):
-                    wrong += [f"{what}.{name}: {mine!r}, not {its!r}"] * (kind(mine) != kind(its))
+        for what, its in theirs.items():
+            left_out = LEFT_OUT.get(what, "").split()
+            absent = [name for name in its if name not in ours[what]]
+            wrong += [
+                f"{what}.{name} is missing"
+                for name in absent
+                if not any(re.fullmatch(pattern, name) for pattern in left_out)
+            ]
+            wrong += [
+                f"{what}.{name}: {mine!r}, not {its[name]!r}"
+                for name, mine in ours[what].items()
+                if name in its and None not in (mine, its[name]) and kind(mine) != kind(its[name])
+            ]
+        if rabbitmq.is_newer_than_known and wrong:
+            pytest.xfail(f"a newer RabbitMQ has other fields: {wrong}")
         assert not wrong
         for what in ("queue", "channel", "overview"):
             for name, value in ours[what]["message_stats"].items():

@@ -176,6 +176,15 @@ class QuorumLine:
                 return
         raise ValueError("the entry is not at the head of the line")
 
+    @property
+    def returned(self) -> int:
+        """How many returned entries there are."""
+        return len(self._returned)
+
+    def by_priority(self) -> dict[int, int]:
+        """How many entries of each priority there are, without the returned ones."""
+        return {priority: len(level) for priority, level in self._levels.items() if level}
+
     def take_all(self) -> list[Entry]:
         """Take everything out."""
         everything = list(self)

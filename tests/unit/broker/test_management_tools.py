@@ -396,6 +396,18 @@ class TestQueues:
         (status,) = await here.get("/api/queues/quorum/%2F/default/status")
         assert (status["Node Name"], status["Raft State"]) == (NODE, "leader")
 
+    async def test_quorum_queue_counts_ready_messages_by_priority(self, here: Place) -> None:
+        await here.do("PUT", "/api/queues/%2F/q", {"durable": True, "arguments": {"x-queue-type": "quorum"}})
+        for priority in ({}, {}, {"priority": 3}, {"priority": 0}, {"priority": 40}, {"priority": 31}):
+            await here.publish("q", **priority)
+        fields = ("messages_by_priority", "messages_active_priorities", "messages_ready_returned")
+        queue = await here.get("/api/queues/%2F/q")
+        assert [queue[name] for name in fields] == [{"31": 2, "4": 2, "3": 1, "0": 1}, 4, 0]
+        await here.fetch("q", "ack_requeue_true", 2)
+        queue = await here.get("/api/queues/%2F/q")
+        assert [queue[name] for name in fields] == [{"4": 2, "3": 1, "0": 1}, 3, 2]
+        assert (queue["messages"], queue["messages_persistent"]) == (6, 6)
+
     async def test_status_is_for_quorum_queues_alone(self, here: Place) -> None:
         await here.do("PUT", "/api/queues/%2F/q", {})
         reply = await here.call("GET", "/api/queues/quorum/%2F/q/status")

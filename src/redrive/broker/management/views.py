@@ -16,6 +16,7 @@ from redrive.amqp.table import encode_table
 from redrive.broker.consumer import Consumer
 from redrive.broker.consumer_timeout import queue_timeout
 from redrive.broker.exchanges import Exchange
+from redrive.broker.line import QuorumLine
 from redrive.broker.management.answers import Json
 from redrive.broker.management.ask import Ask
 from redrive.broker.management.stats import queue_counters
@@ -116,6 +117,7 @@ def _quorum_fields(ask: Ask, queue: Queue) -> Json:
         "message_bytes_persistent": queue.bytes,
         "open_files": {node_of(ask): 0},
         **_held_back(queue),
+        **_priorities(queue.line),
     }
 
 
@@ -149,6 +151,18 @@ def _held_back(queue: Queue) -> Json:
     if queue.delayed:
         view |= {"next_delayed_at": queue.delayed.next_at, "last_delayed_at": queue.delayed.last_at}
     return view
+
+
+def _priorities(line: object) -> Json:
+    """What is ready in a quorum queue, by priority."""
+    if not isinstance(line, QuorumLine):
+        return {}
+    levels = {str(priority): count for priority, count in line.by_priority().items()}
+    return {
+        "messages_by_priority": levels,
+        "messages_active_priorities": len(levels),
+        "messages_ready_returned": line.returned,
+    }
 
 
 def _capacity(queue: Queue) -> float:
