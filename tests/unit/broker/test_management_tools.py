@@ -398,8 +398,10 @@ class TestQueues:
 
     async def test_quorum_queue_counts_ready_messages_by_priority(self, here: Place) -> None:
         await here.do("PUT", "/api/queues/%2F/q", {"durable": True, "arguments": {"x-queue-type": "quorum"}})
-        for priority in ({}, {}, {"priority": 3}, {"priority": 0}, {"priority": 40}, {"priority": 31}):
-            await here.publish("q", **priority)
+        await here.publish("q")
+        await here.publish("q")
+        for priority in (3, 0, 40, 31):
+            await here.publish("q", priority=priority)
         fields = ("messages_by_priority", "messages_active_priorities", "messages_ready_returned")
         queue = await here.get("/api/queues/%2F/q")
         assert [queue[name] for name in fields] == [{"31": 2, "4": 2, "3": 1, "0": 1}, 4, 0]
