@@ -156,8 +156,12 @@ def _identity(entry: Entry) -> Entry:
         return replace(
             entry, got=[item for item in entry.got if isinstance(item, list) and item[0] == "capabilities"]
         )
+    return entry
+
+
+def _without_anonymous(entry: Entry) -> Entry:
     if entry.step == "mechanisms" and isinstance(entry.got, list):
-        return replace(entry, got=[item for item in entry.got if item in ("AMQPLAIN", "PLAIN")])
+        return replace(entry, got=[item for item in entry.got if item != "ANONYMOUS"])
     return entry
 
 
@@ -370,6 +374,13 @@ OLDER: Mapping[str, Older] = {
             "a passive declare needs no permission",
             "it needs `configure`, `write` or `read` for the queue or exchange, whether it exists or not",
             None,
+        ),
+        Older(
+            "anonymous-login",
+            _3_10,
+            "does not offer the mechanism ANONYMOUS",
+            "offers it",
+            _in_entries(_without_anonymous),
         ),
         Older(
             "global-qos",

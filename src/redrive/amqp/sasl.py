@@ -1,4 +1,4 @@
-"""What a client says to log in, for the three mechanisms that RabbitMQ's clients use.
+"""What a client says to log in, for the mechanisms that RabbitMQ's clients use.
 
 The rule: a response that cannot be read is a clear error (502), and no error text
 ever repeats a part of the response, because a part of it is a password. Whether the credentials are good
@@ -16,6 +16,7 @@ from redrive.amqp.values import RawStr
 PLAIN: Final = "PLAIN"
 AMQPLAIN: Final = "AMQPLAIN"
 EXTERNAL: Final = "EXTERNAL"
+ANONYMOUS: Final = "ANONYMOUS"  # its response is a trace for people, which names nobody
 
 
 class Credentials(Struct, frozen=True):
@@ -39,7 +40,11 @@ def encode_response(mechanism: str, credentials: Credentials) -> bytes:
         return encode_bare_table({"LOGIN": credentials.username, "PASSWORD": credentials.password or ""})
     if mechanism == EXTERNAL:
         return credentials.username.encode()
-    raise MisuseError(f"the login mechanism {mechanism!r} is not known; use PLAIN, AMQPLAIN or EXTERNAL")
+    if mechanism == ANONYMOUS:
+        return b""
+    raise MisuseError(
+        f"the login mechanism {mechanism!r} is not known; use PLAIN, AMQPLAIN, EXTERNAL or ANONYMOUS"
+    )
 
 
 def decode_response(mechanism: str, response: bytes) -> Credentials:

@@ -21,7 +21,7 @@ from redrive.amqp import methods as m
 from redrive.amqp.content import MAX_MESSAGE_SIZE
 from redrive.amqp.errors import HardError, ReplyCode
 from redrive.amqp.limits import Limits
-from redrive.amqp.sasl import Credentials
+from redrive.amqp.sasl import AMQPLAIN, ANONYMOUS, EXTERNAL, PLAIN, Credentials
 from redrive.broker.arguments import Features
 from redrive.broker.at_least_once import retry
 from redrive.broker.channel import Channel
@@ -31,10 +31,11 @@ from redrive.broker.keep import Keep
 from redrive.broker.message import Entry, Message
 from redrive.broker.queue import Queue, QueueStats
 from redrive.broker.session import Session
-from redrive.broker.users import Users
+from redrive.broker.users import Users, is_loopback
 from redrive.broker.vhost import VHost
 
 RABBITMQ_VERSION: Final = "4.3.0"  # whose behaviour this is; clients read it to know what a server can do
+GUEST: Final = Credentials("guest", "guest")  # of a new broker
 DEAD_LETTER_RETRY: Final = 180_000  # milliseconds, RabbitMQ's
 _DEATHS_AT_ONCE: Final = 10_000  # then others get a turn: some circles have no end (AMQP.md 16)
 
@@ -54,6 +55,7 @@ class Broker:
         dead_letter_retry: int = DEAD_LETTER_RETRY,
         log: logging.Logger | None = None,
         cluster_name: str = "redrive@localhost",
+        anonymous: Credentials | None = GUEST,
     ) -> None:
         self.keep: Keep = keep or Keep()
         self.features = features or Features()
@@ -67,6 +69,7 @@ class Broker:
         self.log = log or logging.getLogger("redrive.broker")
         self._tells_deaths = self.log.isEnabledFor(logging.DEBUG)
         self.node_name = self.cluster_name = cluster_name
+        self.anonymous = anonymous  # as whom a client without credentials logs in; None: it cannot
         self.global_parameters: dict[str, object] = {}  # stored for tools; the broker does not read them
         self.users = Users()
         self.vhosts: dict[str, VHost] = {}
@@ -117,8 +120,8 @@ class Broker:
     def with_defaults(self) -> "Broker":
         """The virtual host `/` and the user guest, as a new RabbitMQ has them."""
         self.add_vhost("/")
-        self.users.add("guest", "guest", tags=("administrator",))
-        self.users.set_permission("guest", "/", ".*", ".*", ".*")
+        self.users.add(GUEST.username, GUEST.password, tags=("administrator",))
+        self.users.set_permission(GUEST.username, "/", ".*", ".*", ".*")
         self.users_changed()
         return self
 
@@ -220,8 +223,13 @@ class Broker:
         return True
 
     def mechanisms(self, session: Session) -> bytes:
-        """The ways to log in that are offered to this session."""
-        return b"PLAIN AMQPLAIN EXTERNAL" if session.certificate_user else b"PLAIN AMQPLAIN"
+        """The ways to log in that are offered to this session; ANONYMOUS from this machine only."""
+        offered = [AMQPLAIN, PLAIN]
+        if session.certificate_user:
+            offered.append(EXTERNAL)
+        if self.anonymous is not None and is_loopback(session.peer_address):
+            offered.append(ANONYMOUS)
+        return " ".join(sorted(offered)).encode()
 
     def check_connection_limits(self, user: str, vhost: VHost) -> None:
         """530 if the virtual host or the user has as many connections as it may have."""

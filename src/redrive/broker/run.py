@@ -18,8 +18,9 @@ from pathlib import Path
 
 from redrive.amqp.content import MAX_MESSAGE_SIZE
 from redrive.amqp.limits import Limits
+from redrive.amqp.sasl import Credentials
 from redrive.broker.arguments import Features
-from redrive.broker.core import DEAD_LETTER_RETRY, Broker
+from redrive.broker.core import DEAD_LETTER_RETRY, GUEST, Broker
 from redrive.broker.journal_keep import JournalKeep
 from redrive.broker.server import Server, ServerOptions
 from redrive.errors import ServiceError, SettingsError
@@ -64,6 +65,7 @@ class BrokerOptions:
     memory_limit: int | None = None
     dead_letter_fallback: str | None = None
     dead_letter_retry: timedelta = timedelta(milliseconds=DEAD_LETTER_RETRY)
+    anonymous: Credentials | None = GUEST
     log_level: str = "warning"
 
 
@@ -107,6 +109,7 @@ async def start(options: BrokerOptions) -> Server:
         memory_limit=options.memory_limit,
         dead_letter_fallback=options.dead_letter_fallback,
         dead_letter_retry=round(options.dead_letter_retry / timedelta(milliseconds=1)),
+        anonymous=options.anonymous,
     )
     server = Server(broker, options.server, keep=keep)
     if keep is not None:

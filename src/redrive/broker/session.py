@@ -23,7 +23,7 @@ from redrive.amqp.events import (
 from redrive.amqp.frames import ACKS, CONTENT, METHOD, PUBLISH_HEAD, content_header, expand, method_frame
 from redrive.amqp.hot import parse_publish, publish_payload
 from redrive.amqp.methods import Role
-from redrive.amqp.sasl import EXTERNAL, Credentials, decode_response
+from redrive.amqp.sasl import ANONYMOUS, EXTERNAL, Credentials, decode_response
 from redrive.amqp.states import ConnectionState
 from redrive.broker.channel import SETTLING, Channel
 from redrive.broker.handlers import HANDLERS
@@ -241,6 +241,8 @@ class Session:
             return False
         if mechanism == EXTERNAL:
             credentials = Credentials(self.certificate_user or "")
+        elif mechanism == ANONYMOUS and self.broker.anonymous is not None:
+            credentials = self.broker.anonymous
         else:
             credentials = decode_response(mechanism, answer.response)
         if not self.broker.may_log_in(credentials, self, external=mechanism == EXTERNAL):

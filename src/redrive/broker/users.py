@@ -4,8 +4,10 @@ Users, their passwords and their permissions per virtual host, as RabbitMQ has t
 imported here and ours there. The rule: whatever cannot be understood is refused when it is set, with a
 `SettingsError`, and changes nothing; whatever is not allowed explicitly is not allowed.
 
-Passwords are kept as RabbitMQ keeps them: four octets of salt, then the SHA-256 (or SHA-512) of salt and password,
-in base64. That is what its definitions hold and not what one would choose today: keep the file to yourself.
+Passwords are kept as RabbitMQ keeps them: four octets of salt, then the SHA-256 (or SHA-512, or MD5 from before
+version 3.6) of salt and password, in base64. That is what its definitions hold and not what one would choose today:
+keep the file to yourself. Like RabbitMQ, any base64 is accepted as a hash, and any name as an algorithm; no password
+matches a hash of the wrong length or of an unknown algorithm, and an empty password matches none.
 
 Permissions are regular expressions that are searched for in a resource's name; whoever wants the whole name writes
 `^` and `$`. They are Python's, not PCRE's; one that Python reads differently (`[[:alpha:]]`) is refused. Topic
@@ -23,15 +25,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from redrive.broker.erlang import erlang_binary
-from redrive.errors import SettingsError, use_instead
+from redrive.errors import SettingsError
 
 Action: TypeAlias = Literal["configure", "write", "read"]
 
 SHA256: Final = "rabbit_password_hashing_sha256"
 SHA512: Final = "rabbit_password_hashing_sha512"
+MD5: Final = "rabbit_password_hashing_md5"
 _HASHES: Final[dict[str, Callable[[bytes], bytes]]] = {
     SHA256: lambda octets: hashlib.sha256(octets).digest(),
     SHA512: lambda octets: hashlib.sha512(octets).digest(),
+    MD5: lambda octets: hashlib.md5(octets, usedforsecurity=False).digest(),  # kept for hashes that exist
 }
 _SALT: Final = 4
 LIMITS: Final = ("max-connections", "max-channels")  # of a user
@@ -93,14 +97,10 @@ class Users:
         if password is not None and password_hash is not None:
             raise SettingsError(f"user '{name}': give a password or a password_hash, not both")
         if password is not None:
-            if not password:
-                raise SettingsError(
-                    f"user '{name}': a password cannot be empty; for none give password_hash ''"
-                )
             hashing_algorithm = SHA256
             password_hash = hash_password(password)
         elif password_hash is not None:
-            _check_hash(name, password_hash, hashing_algorithm)
+            _check_hash(name, password_hash)
         elif known is not None:
             password_hash, hashing_algorithm = known.password_hash, known.hashing_algorithm
         else:
@@ -153,13 +153,13 @@ class Users:
         stored = b"" if user is None else b64decode(user.password_hash)
         salted = stored[:_SALT].ljust(_SALT, b"\0") + _octets(password)
         digests = {algorithm: digest(salted) for algorithm, digest in _HASHES.items()}
-        algorithm = SHA256 if user is None else user.hashing_algorithm
-        is_right = hmac.compare_digest(digests[algorithm], stored[_SALT:] or bytes(len(digests[algorithm])))
-        return is_right and user is not None and bool(stored) and bool(password)
+        digest = digests.get(SHA256 if user is None else user.hashing_algorithm, b"")
+        is_right = hmac.compare_digest(digest, stored[_SALT:])
+        return is_right and user is not None and bool(digest) and bool(password)
 
     def may_connect(self, name: str, peer_address: str) -> bool:
         """Whether the user may come from there: `guest` only from this machine. An address nobody knows is not it."""
-        return name not in self.loopback_only or _is_loopback(peer_address)
+        return name not in self.loopback_only or is_loopback(peer_address)
 
     def has_tag(self, name: str, tag: str) -> bool:
         """Whether the user has the tag, or one that includes it: an administrator has them all."""
@@ -234,7 +234,7 @@ class Users:
             draft.add(
                 _text(user, "users", "name"),
                 _text(user, "users", "password")
-                if user.get("password") and "password_hash" not in user
+                if "password" in user and "password_hash" not in user
                 else None,
                 password_hash=_text(user, "users", "password_hash") if "password_hash" in user else None,
                 # Left out by RabbitMQ 3.6.0, whose default it was.
@@ -272,17 +272,11 @@ def _octets(password: str | bytes) -> bytes:
     return password.encode("utf-8", "surrogatepass") if isinstance(password, str) else password
 
 
-def _check_hash(name: str, password_hash: str, algorithm: str) -> None:
-    if algorithm not in _HASHES:
-        hint = use_instead(algorithm, _HASHES)
-        raise SettingsError(f"user '{name}': the hashing algorithm '{algorithm}' is not known{hint}")
+def _check_hash(name: str, password_hash: str) -> None:
     try:
-        size = len(b64decode(password_hash, validate=True))
+        b64decode(password_hash, validate=True)
     except ValueError:
         raise SettingsError(f"user '{name}': the password_hash is not base64") from None
-    right = _SALT + len(_HASHES[algorithm](b""))
-    if size not in (0, right):
-        raise SettingsError(f"user '{name}': the password_hash has {size} octets; {algorithm} has {right}")
 
 
 def _compile(pattern: str) -> re.Pattern[str]:
@@ -300,7 +294,8 @@ def _check_pattern(pattern: str) -> None:
         raise SettingsError(f"the permission '{pattern}' is not a regular expression: {problem}") from None
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
+    """Whether the address is one of this machine's own; one that cannot be read is not."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from redrive.amqp.limits import Limits
+from redrive.amqp.sasl import Credentials
 from redrive.broker.arguments import Features
 from redrive.broker.run import BrokerOptions, Tls, run
 from redrive.broker.server import ServerOptions
@@ -67,7 +68,7 @@ _PORT = click.IntRange(0, 65535)
 )
 @click.option(
     "--frame-max",
-    type=click.IntRange(4096, 2**31 - 1),
+    type=click.IntRange(8192, 2**31 - 1),
     default=131072,
     show_default=True,
     help="The largest frame.",
@@ -104,6 +105,20 @@ _PORT = click.IntRange(0, 65535)
     default="10s",
     show_default=True,
     help="How long a client may take to log in.",
+)
+@click.option(
+    "--anonymous-login-user",
+    default="guest",
+    show_default=True,
+    envvar="REDRIVE_SERVE_ANONYMOUS_LOGIN_USER",
+    help="As whom clients of this machine log in by ANONYMOUS; none: they cannot.",
+)
+@click.option(
+    "--anonymous-login-pass",
+    default="guest",
+    show_default=True,
+    envvar="REDRIVE_SERVE_ANONYMOUS_LOGIN_PASS",
+    help="The password of that user; a variable of the environment hides it from a list of processes.",
 )
 @click.option("--dead-letter-fallback", metavar="QUEUE", help="Keeps dead letters that had nowhere to go.")
 @click.option(
@@ -146,6 +161,7 @@ def _options(given: dict[str, object]) -> BrokerOptions:
         if given["tls_certificate"] is None or given["tls_key"] is None:
             raise SettingsError("--tls-port needs --tls-certificate and --tls-key")
         tls = Tls(given["tls_port"], given["tls_certificate"], given["tls_key"], given["tls_ca"])  # type: ignore[arg-type]  # click has read them
+    user, password = str(given["anonymous_login_user"]), str(given["anonymous_login_pass"])
     return BrokerOptions(
         **named(
             "host",
@@ -159,6 +175,7 @@ def _options(given: dict[str, object]) -> BrokerOptions:
             "dead_letter_retry",
             "log_level",
         ),  # type: ignore[arg-type]
+        anonymous=None if user == "none" else Credentials(user, password),
         tls=tls,
         features=Features(**named("dlx", "ttl", "length_limit")),  # type: ignore[arg-type]
         limits=Limits(**named("frame_max", "channel_max", "heartbeat")),  # type: ignore[arg-type]

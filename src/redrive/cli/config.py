@@ -12,7 +12,7 @@ import click
 from redrive.cli.output import as_json, as_toml
 from redrive.errors import on_one_line
 from redrive.rules import format_duration
-from redrive.settings import LISTS, SECTIONS, Settings, load, load_table
+from redrive.settings import LISTS, SECTIONS, ServeSettings, Settings, load, load_table
 
 _PASSWORD = re.compile(r"(://[^:/@]*:)[^/]*(@)")  # is not for the screen
 _PATH = re.compile(r"(://[^/]*)/.+")
@@ -94,6 +94,8 @@ def as_table(settings: Settings) -> dict[str, dict[str, Any]]:
     for section, name in (("store", "url"), ("broker", "url"), ("broker", "management_url")):
         if sections[section][name] is not None:
             sections[section][name] = _without_password(sections[section][name])
+    if sections["serve"]["anonymous_login_pass"] != ServeSettings().anonymous_login_pass:
+        sections["serve"]["anonymous_login_pass"] = "…"  # noqa: S105  stands for a password
     strategies = {str(kind): str(strategy) for kind, strategy in settings.strategies.items()}
     return {**sections, "strategies": strategies}
 

@@ -14,6 +14,7 @@ import os
 import re
 import sys
 from collections import deque
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -42,8 +43,17 @@ class Addresses(msgspec.Struct, frozen=True):
 class EmbeddedBroker:
     """The broker's process, whichever it is at the moment."""
 
-    def __init__(self, data: Path, clock: Clock, *, port: int, management_port: int) -> None:
+    def __init__(
+        self,
+        data: Path,
+        clock: Clock,
+        *,
+        port: int,
+        management_port: int,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._data = data
+        self._environment = {**os.environ, **(environment or {})}  # secrets are not for a command line
         self._clock = clock
         self._ports = (port, management_port)
         self._process: asyncio.subprocess.Process | None = None
@@ -93,6 +103,7 @@ class EmbeddedBroker:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
+                env=self._environment,
                 start_new_session=True,  # Ctrl-C is for us: the broker ends last
             )
         except OSError as error:

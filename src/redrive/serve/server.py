@@ -144,7 +144,14 @@ class Server:
         if self._settings.broker.url is not None:
             return None, self._settings.broker.url, None
         broker = EmbeddedBroker(
-            self._data / "broker", self._clock, port=serve.broker_port, management_port=serve.management_port
+            self._data / "broker",
+            self._clock,
+            port=serve.broker_port,
+            management_port=serve.management_port,
+            environment={
+                "REDRIVE_SERVE_ANONYMOUS_LOGIN_USER": serve.anonymous_login_user,
+                "REDRIVE_SERVE_ANONYMOUS_LOGIN_PASS": serve.anonymous_login_pass,
+            },
         )
         ending.push_async_callback(broker.stop)
         addresses = await broker.start()

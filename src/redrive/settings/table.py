@@ -171,6 +171,10 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
                 "management_port": Setting(
                     whole(0, 65_535), "the embedded broker's port for its management API; 0: any free one"
                 ),
+                "anonymous_login_user": Setting(
+                    text, "as whom clients of this machine log in to the embedded broker by ANONYMOUS; `none`: off"
+                ),
+                "anonymous_login_pass": Setting(text, "the password of that user"),
             },
         ),
         "alerts": (

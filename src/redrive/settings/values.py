@@ -45,6 +45,8 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 8642
     broker_port: int = 5672
     management_port: int = 15672
+    anonymous_login_user: str = "guest"
+    anonymous_login_pass: str = "guest"  # noqa: S105  RabbitMQ's default
 
 
 class CollectSettings(msgspec.Struct, frozen=True, kw_only=True):

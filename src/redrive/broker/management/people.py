@@ -202,6 +202,8 @@ def put_user(ask: Ask) -> Answer:
         raise bad_request("tags_not_present")
     existed = ask.broker.users.get(ask.name) is not None
     password = body.get("password")
+    if password is not None and "password_hash" in body:
+        raise bad_request("both_password_and_password_hash_are_provided")
     password_hash = body.get("password_hash", "") if password is None else None
     if password_hash:
         try:
