@@ -52,12 +52,20 @@ def _look_at(queue: Queue, at: int) -> None:
 def time_out(vhost: "VHost", queue: Queue, now: int) -> None:
     """Take back what is overdue, and be called again for what is not."""
     queue.timeout_at = NEVER
-    for session in [session for session in vhost.broker.sessions if session.vhost is vhost]:
-        session.now = now
-        for channel in list(session.channels.values()):
-            _time_out_channel(channel, queue, now)
+    for channel in _channels_with_deliveries(vhost, queue):
+        channel.session.now = now
+        _time_out_channel(channel, queue, now)
     for consumer in queue.consumers:
         watch(queue, consumer.timeout, now)
+
+
+def _channels_with_deliveries(vhost: "VHost", queue: Queue) -> "list[Channel]":
+    """The channels that may have unsettled deliveries of a queue."""
+    if sum(consumer.unacked for consumer in queue.consumers) == queue.unacked:
+        return list(dict.fromkeys(consumer.channel for consumer in queue.consumers if consumer.unacked))
+    # Some were fetched, or belong to a consumer that is gone: nothing says on which channel they are.
+    sessions = [session for session in vhost.broker.sessions if session.vhost is vhost]
+    return [channel for session in sessions for channel in session.channels.values()]
 
 
 def _time_out_channel(channel: "Channel", queue: Queue, now: int) -> None:

@@ -90,6 +90,7 @@ class Broker:
         self.drops: Counter[Reason] = Counter()
         self.blocked_because: str | None = None
         self._timers: list[tuple[int, int, Queue]] = []
+        self._armed: set[tuple[int, int]] = set()  # id and time of each queue in `_timers`
         self._order = count()
         self._queue_ids = count(1)
         self._replies: dict[str, Channel] = {}
@@ -342,7 +343,9 @@ class Broker:
 
     def wake(self, queue: Queue, at: int) -> None:
         """Look after this queue at that time."""
-        heapq.heappush(self._timers, (at, next(self._order), queue))
+        if (queue.id, at) not in self._armed:
+            self._armed.add((queue.id, at))
+            heapq.heappush(self._timers, (at, next(self._order), queue))
 
     @property
     def next_timer(self) -> int | None:
@@ -353,7 +356,8 @@ class Broker:
         """Do what time has brought."""
         timers = self._timers
         while timers and timers[0][0] <= now:
-            _, _, queue = heapq.heappop(timers)
+            at, _, queue = heapq.heappop(timers)
+            self._armed.discard((queue.id, at))
             if queue.is_deleted:
                 continue
             assert isinstance(queue.ground, VHost)  # noqa: S101  every queue of a broker stands on one
@@ -372,8 +376,11 @@ class Broker:
         expires = queue.options.expires
         if expires is None:
             return
-        if queue.consumers or queue.idle_since + expires > now:
-            self.wake(queue, (now if queue.consumers else queue.idle_since) + expires)
+        if queue.consumers:
+            self.wake(queue, now - now % expires + expires)  # the same time for every look within `expires`
+            return
+        if queue.idle_since + expires > now:
+            self.wake(queue, queue.idle_since + expires)
             return
         assert isinstance(queue.ground, VHost)  # noqa: S101  every queue of a broker stands on one
         queue.ground.delete_queue(queue)

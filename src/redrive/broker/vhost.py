@@ -273,6 +273,13 @@ class VHost:
         queue.apply(options, now)
         if queue.dead:
             at_least_once.policy_changed(self, queue, now)
+        if options.dead_letter_strategy == "at-least-once" and not options.at_least_once:
+            self.broker.log.warning(
+                "queue %s in vhost %s falls back to the dead-letter strategy at-most-once: at-least-once needs"
+                " a dead-letter exchange and the overflow reject-publish",
+                queue.name,
+                self.name,
+            )
         if options.expires is not None:
             self.broker.wake(queue, now + options.expires)
 

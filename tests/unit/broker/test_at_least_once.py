@@ -177,9 +177,10 @@ def test_other_reasons_are_kept_too(world: World, client: Peer, reason: str) -> 
     "arguments", [{"x_overflow": "drop-head"}, {"x_dead_letter_strategy": "at-most-once"}]
 )
 def test_other_queues_drop_letters_without_a_route(
-    world: World, client: Peer, arguments: dict[str, str]
+    world: World, client: Peer, arguments: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     declare(client, **arguments)
+    assert ("falls back" in caplog.text) == ("x_overflow" in arguments)
     die(client)
     route(client)
     world.advance(5000)

@@ -279,3 +279,31 @@ def test_timeout_of_zero_does_not_keep_the_broker_busy(world: World, publisher: 
     publisher.publish("q")
     world.advance(50)
     assert slow.sees(m.BasicCancel)
+
+
+def test_timers_do_not_pile_up(world: World, publisher: Peer, slow: Peer) -> None:
+    declare(slow, 100, x_message_ttl=10**9, x_expires=10**9)
+    consume(slow, prefetch=1)
+    publisher.publish("q")
+    publisher.publish("q")
+    for _ in range(50):
+        slow.send(m.BasicAck(slow.take(m.BasicDeliver).delivery_tag), 1)
+        publisher.publish("q")
+        world.advance(99)
+    assert not slow.sees(m.BasicCancel)
+    assert len(world.broker._timers) < 60  # one for each head of the queue, and none for each look at it
+
+
+def test_fetched_message_of_another_channel_times_out(world: World, publisher: Peer, slow: Peer) -> None:
+    declare(slow)
+    consume(slow)
+    publisher.publish("q", b"1")
+    assert bodies(slow) == [b"1"]
+    fetcher = world.client()
+    slow.call(m.BasicCancel("c"), m.BasicCancelOk)
+    publisher.publish("q", b"2")
+    assert fetcher.get("q", no_ack=False)
+    world.advance(400)
+    assert fetcher.sees(m.ChannelClose)
+    assert slow.sees(m.ChannelClose)
+    assert sorted(publisher.bodies("q")) == [b"1", b"2"]
