@@ -128,10 +128,11 @@ class World:
     async def found(self, *sources: Source, url: str | None = None, over_amqp: bool = False) -> Found:
         async with linked(parse_url(url or self.at.amqp_url)) as link:
             at = NOWHERE if over_amqp else self.management
-            return await look(link, wanted(sources), at, guessed=over_amqp)
+            return await look(link, wanted(sources, link.counts), at, guessed=over_amqp)
 
     async def plan(self, *sources: Source, over_amqp: bool = False) -> Plan:
-        return plan(await self.found(*sources, over_amqp=over_amqp), wanted(sources))
+        found = await self.found(*sources, over_amqp=over_amqp)
+        return plan(found, wanted(sources, found.counting))
 
     async def apply(self, *sources: Source, over_amqp: bool = False) -> list[Applied]:
         steps = await self.plan(*sources, over_amqp=over_amqp)

@@ -96,9 +96,14 @@ def in_turn(*acts: Callable[[World], None]) -> Callable[[World], None]:
 
 
 def remade_dlq(arguments: dict[str, Any], **options: Any) -> Callable[[World], None]:
-    return in_turn(
-        remade("orders.dlq", arguments, **options), lambda world: world.bind("orders.dlx", "orders.dlq", "#")
-    )
+    """The dead-letter queue is there, without a delivery limit but otherwise as these say."""
+
+    def act(world: World) -> None:
+        has_limit = "x-queue-type" in arguments and world.at.version >= (4,)
+        remade("orders.dlq", ({"x-delivery-limit": -1} if has_limit else {}) | arguments, **options)(world)
+        world.bind("orders.dlx", "orders.dlq", "#")
+
+    return act
 
 
 def remade_exchange(kind: str, *bindings: tuple[str, str]) -> Callable[[World], None]:

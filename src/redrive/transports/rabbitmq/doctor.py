@@ -18,11 +18,16 @@ dlq-expires             its messages, or the queue itself, expire
 dlq-limited             it throws its oldest letters out when it is full, or takes no more
 dlq-cycle               it dead-letters back to the work queue
 dlq-waiting             letters lie there and nobody consumes them (information)
+dlq-uses-up             it has a delivery limit: letters that are looked at or given back are dropped
 delivery-limit-low      the broker gives up before we do
 delivery-limit-none     nothing ends a message that kills its consumers
 delay-missing           queues of delays are not there: no delayed give-back
 delay-wrong             one is there, but does not bring its messages back in time
 permission              the user may not do what consuming, dead-lettering or provisioning needs
+retry-ladder-drops      any queue whose messages come back to it through an expiring queue, and which has a limit
+delayed-retry-ignored   a queue asks for delayed retry, and the broker does not do it
+delayed-retry-hides     a queue delays what is only looked at or given back
+version-unknown         the broker is newer than those that redrive knows (information)
 alarm                   a node is short of memory or disk and takes no messages
 ======================  ==========================================================================================
 
@@ -36,6 +41,8 @@ from typing import Final
 
 from redrive.transports.base import Source
 from redrive.transports.finding import PROVISION, Diagnosis, Finding, Severity
+from redrive.transports.rabbitmq.delivery_counts import NEWEST
+from redrive.transports.rabbitmq.doctor_retry import delayed_retry, ladders
 from redrive.transports.rabbitmq.doctor_way import dead_letter_queue, fleeting, milliseconds, quoted, ways
 from redrive.transports.rabbitmq.found import Access, Found, FoundQueue
 from redrive.transports.rabbitmq.mend import allow, replace_queue, set_policy, unset_policy
@@ -43,13 +50,11 @@ from redrive.transports.rabbitmq.plan import queue_differences
 from redrive.transports.rabbitmq.rights import RIGHTS
 from redrive.transports.rabbitmq.topology import Queue, delivery_limit, wanted
 
-_OWN_DELIVERY_LIMIT: Final = (4,)  # from this version on, RabbitMQ has a limit if nobody sets one
-
 
 def diagnose(found: Found, sources: Sequence[Source]) -> Diagnosis:
     """Every fault that can be seen."""
     told = [finding for source in sources for rule in RULES for finding in rule(found, source)]
-    told += _alarms(found)
+    told += [*ladders(found), *_version(found), *_alarms(found)]
     return Diagnosis.of(told, found.unseen)
 
 
@@ -138,14 +143,12 @@ def _limit(found: Found, source: Source) -> Iterator[Finding]:
     queue = found.queues.get(source.name)
     if queue is None or not queue.seen or queue.type != "quorum":
         return
-    limit = queue.number("delivery-limit")
+    limit = found.counting.limit_in_force(queue.number("delivery-limit"))
     enough = delivery_limit(source.max_deliveries)
     by_argument = "x-delivery-limit" in (queue.arguments or {})
     mend = replace_queue(queue.name) if by_argument else set_policy(found, queue, {"delivery-limit": enough})
     subject = f"queue {source.name}"
-    if limit is None and (found.version is None or found.version >= _OWN_DELIVERY_LIMIT):
-        limit = delivery_limit(0)
-    if limit is None or limit < 0:
+    if limit is None:
         yield Finding(
             rule="delivery-limit-none",
             severity="warning",
@@ -247,6 +250,20 @@ def _named(what: str, name: str) -> str:
     return f"{what} '{name}'" if name else what
 
 
+def _version(found: Found) -> Iterator[Finding]:
+    if found.version is None or found.version[:2] <= NEWEST.since:
+        return
+    version, known = (".".join(map(str, each)) for each in (found.version, NEWEST.since))
+    yield Finding(
+        rule="version-unknown",
+        severity="info",
+        subject=f"RabbitMQ {version}",
+        text=f"RabbitMQ {version} is newer than {known}, the newest version that redrive was tested with",
+        loss=f"Nothing is known; it is treated like {known}.",
+        mend="look for a newer redrive",
+    )
+
+
 def _alarms(found: Found) -> Iterator[Finding]:
     for alarm in found.alarms or ():
         yield Finding(
@@ -266,5 +283,6 @@ RULES: Final[tuple[Callable[[Found, Source], Iterator[Finding]], ...]] = (
     dead_letter_queue,
     _limit,
     _delays,
+    delayed_retry,
     _permission,
 )

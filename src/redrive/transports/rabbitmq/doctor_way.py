@@ -11,7 +11,7 @@ from redrive.rules import format_duration
 from redrive.transports.base import Source
 from redrive.transports.finding import PROVISION, Finding
 from redrive.transports.rabbitmq.found import Found, FoundQueue
-from redrive.transports.rabbitmq.mend import bind, replace_queue, unset_policy
+from redrive.transports.rabbitmq.mend import bind, lift_delivery_limit, replace_queue, unset_policy
 from redrive.transports.rabbitmq.topology import ANY_KEY
 
 # --- from the work queue to the dead letters ------------------------------------------------------------
@@ -126,6 +126,7 @@ def dead_letter_queue(found: Found, source: Source) -> Iterator[Finding]:
     if dlq.seen:
         yield from _fleeting_letters(found, dlq)
         yield from _limited_letters(found, dlq)
+        yield from _used_up_letters(found, dlq)
         yield from _cycle(found, source, dlq)
 
 
@@ -180,6 +181,30 @@ def _limited_letters(found: Found, dlq: FoundQueue) -> Iterator[Finding]:
             else "When it is full, dead letters of the broker are dropped, and ours cannot be written."
         ),
         mend=_lift(found, dlq, *limits),
+    )
+
+
+def _used_up_letters(found: Found, dlq: FoundQueue) -> Iterator[Finding]:
+    """A delivery limit drops letters that are looked at, given back, or that have failed often enough before."""
+    counting = found.counting
+    limit = counting.limit_in_force(dlq.number("delivery-limit"))
+    if dlq.type != "quorum" or limit is None:
+        return
+    goes = "dropped" if dlq.dlx is None else f"sent on to the exchange '{dlq.dlx}'"
+    by_itself = dlq.number("delivery-limit") is None
+    yield Finding(
+        rule="dlq-uses-up",
+        severity="error" if dlq.dlx is None else "warning",
+        subject=f"queue {dlq.name}",
+        text=f"the dead-letter queue '{dlq.name}' has a delivery limit of {limit}"
+        + (", RabbitMQ's own" if by_itself else ""),
+        loss=(
+            f"A dead letter that was looked at or given back more than {limit} times is {goes}."
+            if counting.looking_counts
+            else f"A dead letter that has failed more than {limit} times, in its work queue too, is {goes} when it is "
+            "looked at or given back for the first time."
+        ),
+        mend=lift_delivery_limit(found, dlq),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from redrive.transports.rabbitmq.delivery_counts import DeliveryCounts, counts_of_version
 from redrive.transports.rabbitmq.topology import Arguments, Binding
 
 Access: TypeAlias = Literal["configure", "write", "read"]
@@ -148,6 +149,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     vhost: str = "/"
     user: str = "guest"
     version: tuple[int, ...] | None = None  # RabbitMQ's
+    counts: DeliveryCounts | None = None  # how it counts deliveries, where more than its version says so
     cluster: str | None = None  # what the brokers call themselves
     management: str | None = None  # where the management API is, without credentials
     operator: str | None = None  # who asks there
@@ -159,6 +161,11 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     alarms: tuple[str, ...] | None = None  # what the nodes are short of
     unseen: tuple[str, ...] = ()
     refused: frozenset[str] = frozenset()  # names that the broker says nothing of: no permission on them
+
+    @property
+    def counting(self) -> DeliveryCounts:
+        """How the broker counts deliveries."""
+        return self.counts or counts_of_version(self.version)
 
     def has_exchange(self, name: str) -> bool:
         """Whether it exists; the default exchange always does."""

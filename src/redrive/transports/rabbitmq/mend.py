@@ -12,6 +12,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from redrive.transports.finding import PROVISION
+from redrive.transports.rabbitmq.delivery_counts import UNLIMITED
 from redrive.transports.rabbitmq.found import DEFAULT_EXCHANGE, Access, Found, FoundQueue
 
 _ABOVE_UNKNOWN: Final = 100  # a policy that cannot be seen has most likely a lower priority than this
@@ -41,6 +42,15 @@ def unset_policy(found: Found, queue: FoundQueue, *names: str) -> str:
     if not queue.definition.keys() - set(names):
         return f"exclude '{queue.name}' from the policy '{queue.policy}' by its pattern"
     return set_policy(found, queue, dict.fromkeys(names))
+
+
+def lift_delivery_limit(found: Found, queue: FoundQueue) -> str:
+    """Lets a queue give up no message by itself."""
+    if "x-delivery-limit" in (queue.arguments or {}):
+        return replace_queue(queue.name)
+    if found.counting.can_be_unlimited:
+        return set_policy(found, queue, {"delivery-limit": UNLIMITED})
+    return unset_policy(found, queue, "delivery-limit")
 
 
 def allow(found: Found, access: Access, name: str) -> str:

@@ -82,9 +82,10 @@ async def look(link: Link, topology: Topology, at: ManagementUrl, *, guessed: bo
             vhost=link.url.vhost,
             user=link.url.user,
             version=version_of(_text(link.server_properties.get("version"))),
+            counts=link.counts,
             unseen=(*found.unseen, f"because {error}"),
         )
-    return await _with_depths(link.channel, found, topology)
+    return await _with_depths(link.channel, msgspec.structs.replace(found, counts=link.counts), topology)
 
 
 async def _with_depths(open_channel: OpenChannel, found: Found, topology: Topology) -> Found:

@@ -1,5 +1,6 @@
 """What the rules say where a real broker is not needed, or cannot be brought to it."""
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,10 @@ import pytest
 
 from redrive.transports.base import Source
 from redrive.transports.finding import Diagnosis, Finding
-from redrive.transports.rabbitmq import doctor, doctor_way
+from redrive.transports.rabbitmq import doctor, doctor_retry, doctor_way
 from redrive.transports.rabbitmq.doctor import diagnose
 from redrive.transports.rabbitmq.found import Found, FoundExchange, FoundQueue, Permissions
-from redrive.transports.rabbitmq.topology import wanted
+from redrive.transports.rabbitmq.topology import Binding, wanted
 
 ROOT = Path(__file__).parents[4]
 ORDERS = Source(name="orders")
@@ -19,7 +20,7 @@ WORK = {"x-queue-type": "quorum", "x-dead-letter-exchange": "orders.dlx", "x-del
 WRITTEN = sorted(
     {
         rule
-        for module in (doctor, doctor_way)
+        for module in (doctor, doctor_way, doctor_retry)
         for rule in re.findall(r'rule="([a-z-]+)"', Path(str(module.__file__)).read_text("utf-8"))
     }
 )
@@ -47,8 +48,9 @@ def work(**options: Any) -> FoundQueue:
     return FoundQueue(**({"name": "orders", "type": "quorum", "arguments": WORK} | options))
 
 
-def letters(**options: Any) -> FoundQueue:
-    return FoundQueue(**({"name": "orders.dlq", "type": "quorum", "arguments": {}} | options))
+def letters(arguments: dict[str, Any] | None = None, **options: Any) -> FoundQueue:
+    arguments = {"x-delivery-limit": -1} | (arguments or {})
+    return FoundQueue(**({"name": "orders.dlq", "type": "quorum", "arguments": arguments} | options))
 
 
 def told(found: Found, *sources: Source) -> list[tuple[str, str]]:
@@ -107,7 +109,8 @@ def test_a_quorum_queue_without_a_limit_has_one_from_rabbitmq_4_on(
     version: tuple[int, ...] | None, finds: list[str]
 ) -> None:
     queue = work(arguments={"x-queue-type": "quorum", "x-dead-letter-exchange": "orders.dlx"})
-    assert [rule for rule, _ in told(broker(ORDERS, queue, version=version))] == finds
+    classic = FoundQueue(name="orders.dlq", arguments={})
+    assert [rule for rule, _ in told(broker(ORDERS, queue, classic, version=version))] == finds
 
 
 def test_the_limit_of_rabbitmq_4_itself_may_be_too_low() -> None:
@@ -150,7 +153,7 @@ def test_the_worst_comes_first_and_nothing_twice() -> None:
             for queue in topology.queues
             if queue.name != "a.delay.1s"
         }
-        | {"dead": FoundQueue(name="dead", type="quorum", durable=False, arguments={}, messages=2, consumers=0)},
+        | {"dead": FoundQueue(name="dead", durable=False, arguments={}, messages=2, consumers=0)},
         exchanges={"dlx": FoundExchange(name="dlx", type="fanout")},
         bindings=topology.bindings,
     )  # fmt: skip
@@ -197,3 +200,139 @@ def test_information_alone_is_healthy() -> None:
 
     assert Diagnosis(findings=(finding("info"),)).healthy
     assert not Diagnosis(findings=(finding("info"), finding("warning"))).healthy
+
+
+# --- delivery limits, ladders and delayed retry, by version ---------------------------------------------------------
+
+QUORUM = {"x-queue-type": "quorum"}
+
+
+@pytest.mark.parametrize(
+    ("version", "arguments", "loss"),
+    [
+        ((3, 13), {}, None),
+        ((3, 13), {"x-delivery-limit": 5}, "looked at or given back more than 5 times is dropped"),
+        ((4, 2), {}, "looked at or given back more than 20 times is dropped"),
+        ((4, 2), {"x-delivery-limit": -1}, None),
+        ((4, 3), {}, "has failed more than 20 times, in its work queue too, is dropped when it is looked at"),
+        ((4, 3), {"x-delivery-limit": -1}, None),
+        ((4, 9), {}, "has failed more than 20 times"),
+        (None, {}, "looked at or given back more than 20 times"),
+    ],
+)
+def test_dead_letter_queue_with_a_delivery_limit_uses_letters_up(
+    version: tuple[int, ...] | None, arguments: dict[str, Any], loss: str | None
+) -> None:
+    dlq = FoundQueue(name="orders.dlq", type="quorum", arguments=QUORUM | arguments)
+    found = diagnose(broker(ORDERS, dlq, version=version), [ORDERS]).findings
+    losses = [each.loss for each in found if each.rule == "dlq-uses-up"]
+    assert (loss is None) == (losses == [])
+    assert all(str(loss) in each for each in losses)
+
+
+def ladder(*hops: str, ttl: bool = True, **arguments: Any) -> list[FoundQueue]:
+    """A queue of another service whose dead letters go through these queues and come back to it."""
+    names = ("jobs", *hops, "jobs")
+    queues = []
+    for name, following in itertools.pairwise(names):
+        to = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": following}
+        own = (
+            {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
+            if name == "jobs"
+            else {}
+        )
+        waits = {"x-message-ttl": 1000} if ttl and name != "jobs" else {}
+        queues.append(FoundQueue(name=name, type="quorum", arguments={**QUORUM, **to, **waits, **own}))
+    return queues
+
+
+@pytest.mark.parametrize(
+    ("version", "queues", "finds"),
+    [
+        ((4, 3), ladder("jobs.wait"), ["error"]),
+        ((4, 3), ladder("jobs.1m", "jobs.5m"), ["error"]),
+        ((4, 3), ladder("jobs.wait", delivery_limit=-1), []),
+        ((4, 3), ladder("jobs.wait", ttl=False), []),
+        ((4, 2), ladder("jobs.wait"), ["warning"]),
+        ((3, 13), ladder("jobs.wait"), []),
+        ((3, 13), ladder("jobs.wait", delivery_limit=3), ["warning"]),
+    ],
+)
+def test_retry_ladder_of_another_service_is_found_by_version(
+    version: tuple[int, ...], queues: list[FoundQueue], finds: list[str]
+) -> None:
+    found = [
+        each
+        for each in diagnose(broker(ORDERS, *queues, version=version), [ORDERS]).findings
+        if each.rule == "retry-ladder-drops"
+    ]
+    assert [each.severity for each in found] == finds
+    assert all(each.subject == "queue jobs" for each in found)
+
+
+def test_retry_ladder_through_exchanges_and_kept_routing_keys_is_found() -> None:
+    jobs = FoundQueue(
+        name="jobs", type="quorum", arguments={**QUORUM, "x-dead-letter-exchange": "jobs.retry"}
+    )
+    wait = FoundQueue(name="jobs.wait", arguments={"x-message-ttl": 5, "x-dead-letter-exchange": "jobs.in"})
+    well = broker(version=(4, 3))
+    found = broker(
+        ORDERS,
+        jobs,
+        wait,
+        version=(4, 3),
+        exchanges={
+            **well.exchanges,
+            "jobs.retry": FoundExchange(name="jobs.retry", type="topic"),
+            "jobs.in": FoundExchange(name="jobs.in", type="direct"),
+        },
+        bindings=(
+            *(well.bindings or ()),
+            Binding(exchange="jobs.retry", destination="jobs.wait", routing_key="#"),
+            Binding(exchange="jobs.in", destination="jobs", routing_key="job.new"),
+        ),
+    )
+    [finding] = [each for each in diagnose(found, [ORDERS]).findings if each.rule == "retry-ladder-drops"]
+    assert "through 'jobs.wait'" in finding.text
+    assert '"delivery-limit": -1' in finding.mend
+
+
+@pytest.mark.parametrize(
+    ("version", "queue", "finds"),
+    [
+        ((4, 3), {"x-delayed-retry-type": "failed", "x-delayed-retry-min": 1000}, []),
+        ((4, 3), {"x-delayed-retry-type": "disabled"}, []),
+        ((4, 3), {"x-delayed-retry-type": "failed"}, ["delayed-retry-ignored"]),
+        ((4, 3), {"x-delayed-retry-type": "all", "x-delayed-retry-min": 1000}, ["delayed-retry-hides"]),
+        ((4, 0), {"x-delayed-retry-type": "failed", "x-delayed-retry-min": 1000}, ["delayed-retry-ignored"]),
+    ],
+)
+def test_delayed_retry_is_checked(version: tuple[int, ...], queue: dict[str, Any], finds: list[str]) -> None:
+    found = broker(ORDERS, work(arguments={**WORK, **queue}), version=version)
+    assert [rule for rule, _ in told(found)] == finds
+
+
+def test_delayed_retry_of_a_classic_queue_is_ignored_and_one_by_policy_is_seen() -> None:
+    source = Source(name="orders", queue_type="classic")
+    asks = {
+        "x-dead-letter-exchange": "orders.dlx",
+        "x-delayed-retry-type": "failed",
+        "x-delayed-retry-min": 1,
+    }
+    classic = FoundQueue(name="orders", arguments=asks)
+    assert [rule for rule, _ in told(broker(source, classic, version=(4, 3)), source)] == [
+        "delayed-retry-ignored"
+    ]
+    policy = letters(definition={"delayed-retry-type": "returned", "delayed-retry-min": 1000}, policy="p")
+    [finding] = diagnose(broker(ORDERS, policy, version=(4, 3)), [ORDERS]).findings
+    assert (finding.rule, finding.subject) == ("delayed-retry-hides", "queue orders.dlq")
+
+
+@pytest.mark.parametrize(("version", "is_unknown"), [((4, 3, 9), False), ((4, 4), True), ((5, 0, 1), True)])
+def test_version_that_is_newer_than_the_table_is_named_and_treated_like_the_newest(
+    version: tuple[int, ...], is_unknown: bool
+) -> None:
+    diagnosis = diagnose(broker(version=version), [ORDERS])
+    assert diagnosis.healthy
+    assert [each.rule for each in diagnosis.findings] == (["version-unknown"] if is_unknown else [])
+    assert all("treated like 4.3" in each.loss for each in diagnosis.findings)
