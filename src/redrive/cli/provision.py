@@ -3,18 +3,30 @@
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from datetime import timedelta
+from typing import Any, Final
 
 import click
+import msgspec
 
 from redrive.cli.output import as_json
 from redrive.cli.sources import Place, place_of, place_options
 from redrive.errors import RedriveError, SettingsError, on_one_line
+from redrive.rules.durations import parse_duration
+from redrive.transports.base import DelayedRetry
 from redrive.transports.plan import Applied, Plan, as_table, raise_failed, show
+
+_SHORTEST_RETRY: Final = timedelta(milliseconds=1)
+_LONGEST_RETRY: Final = timedelta(days=24)  # milliseconds fit into 31 bits
 
 
 @click.command("provision")
 @place_options
+@click.option(
+    "--delayed-retry",
+    metavar="MIN[..MAX]",
+    help="RabbitMQ from 4.3 on: let the work queue keep a delivery that has failed for MIN × failures, at most MAX.",
+)
 @click.option("--apply", "applied", is_flag=True, help="Make what is missing.")
 @click.option("--yes", is_flag=True, help="With --apply: do not ask first.")
 @click.pass_context
@@ -24,6 +36,7 @@ def command(
     names: Sequence[str],
     broker: str | None,
     management_url: str | None,
+    delayed_retry: str | None,
     for_programs: bool,  # noqa: FBT001  click passes flags by name
     applied: bool,  # noqa: FBT001
     yes: bool,  # noqa: FBT001
@@ -38,8 +51,11 @@ def command(
       redrive provision --source orders --broker kafka://localhost:9092
       redrive provision shop.consumers:app
       redrive provision shop.consumers:app --apply --yes
+      redrive provision shop.consumers:app --delayed-retry 10s..5m --apply
     """
     place = place_of(ctx.obj, app, names, broker, management_url)
+    if delayed_retry is not None:
+        place = _with_delayed_retry(place, delayed_retry)
     steps = asyncio.run(place.broker.plan(place.sources))
     if not for_programs:
         _tell(place, steps, applied=applied)
@@ -54,6 +70,22 @@ def command(
     raise_failed(done)
     if applied and (left := steps.of("differs")):
         raise RedriveError(f"{len(left)} of what is there is otherwise than wanted, and was left as it is")
+
+
+def _with_delayed_retry(place: Place, text: str) -> Place:
+    if place.broker.place.startswith("kafka"):
+        raise SettingsError("--delayed-retry: only RabbitMQ has it; on Kafka, use retry topics")
+    least, dots, most = text.partition("..")
+    try:
+        asked = DelayedRetry(parse_duration(least), parse_duration(most if dots else least))
+    except SettingsError as error:
+        raise SettingsError(
+            f"--delayed-retry: {error}; write MIN or MIN..MAX, such as 10s or 10s..5m"
+        ) from None
+    if not _SHORTEST_RETRY <= asked.least <= asked.most <= _LONGEST_RETRY:
+        raise SettingsError("--delayed-retry: MIN must be 1ms or more, and MAX between MIN and 24 days")
+    sources = tuple(msgspec.structs.replace(source, delayed_retry=asked) for source in place.sources)
+    return msgspec.structs.replace(place, sources=sources)
 
 
 async def _apply(place: Place, steps: Plan, tell: Callable[[Applied], None]) -> list[Applied]:

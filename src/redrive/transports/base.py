@@ -70,6 +70,13 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     partitions: bool = False  # a source is shared by its partitions, and has an order within each alone
 
 
+class DelayedRetry(msgspec.Struct, frozen=True):
+    """How long the broker itself keeps a delivery that has failed: `least` × its failures, `most` at the most."""
+
+    least: timedelta
+    most: timedelta
+
+
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """A queue or topic to receive from, and where its dead letters go."""
 
@@ -82,6 +89,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter_exchange: str | None = None  # RabbitMQ only; None: `{name}.dlx`
     dead_letter_routing_key: str | None = None  # RabbitMQ only; None: the message's own
     queue_type: Literal["quorum", "classic"] = "quorum"  # RabbitMQ only: what `provision` makes
+    delayed_retry: DelayedRetry | None = (
+        None  # RabbitMQ from 4.3 on, quorum queues: what `provision` asks for
+    )
     group: str | None = None  # Kafka only: the consumer group; None: the one that the broker URL names
 
     @property

@@ -12,8 +12,8 @@ from redrive.transports.base import Source
 from redrive.transports.finding import Finding
 from redrive.transports.rabbitmq.found import Found, FoundQueue
 from redrive.transports.rabbitmq.mend import lift_delivery_limit, replace_queue, set_policy, unset_policy
+from redrive.transports.rabbitmq.topology import DELAYED_RETRY_SINCE
 
-DELAYED_RETRY_SINCE = (4, 3)  # the first version that delays retries inside quorum queues
 _DELAYED_RETRY = ("delayed-retry-type", "delayed-retry-min", "delayed-retry-max")
 _DELAYS_RETURNS = ("all", "returned")
 

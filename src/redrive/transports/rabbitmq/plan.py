@@ -21,7 +21,9 @@ FORBIDDEN: Final[dict[Role, tuple[str, ...]]] = {
     "dead letters": _LIMITS,
     "delay": _LIMITS[1:],
 }
-_BY_POLICY: Final = frozenset({"dead-letter-exchange", "dead-letter-routing-key", "delivery-limit"})
+_DELAYED_RETRY: Final = frozenset({"delayed-retry-type", "delayed-retry-min", "delayed-retry-max"})
+_ARGUMENTS_ONLY: Final = (4, 3, 0)  # this version knows delayed retry by argument, and not yet by policy
+_BY_POLICY: Final = _DELAYED_RETRY | {"dead-letter-exchange", "dead-letter-routing-key", "delivery-limit"}
 
 
 def plan(found: Found, wanted: Topology) -> Plan:
@@ -95,7 +97,8 @@ def _of_other_type(queue: FoundQueue, name: str) -> bool:
 
 def _mend_queue(found: Found, queue: FoundQueue, differences: tuple[Difference, ...]) -> str:
     arguments = queue.arguments or {}
-    if all(each.what in _BY_POLICY and f"x-{each.what}" not in arguments for each in differences):
+    settable = _BY_POLICY if found.version != _ARGUMENTS_ONLY else _BY_POLICY - _DELAYED_RETRY
+    if all(each.what in settable and f"x-{each.what}" not in arguments for each in differences):
         return set_policy(found, queue, {each.what: each.wanted for each in differences})
     lifted = [each.what for each in differences if each.wanted is None and f"x-{each.what}" not in arguments]
     if len(lifted) == len(differences):

@@ -16,7 +16,7 @@ from typing import ClassVar, Final, Literal, TypeAlias, TypeVar
 import msgspec
 
 from redrive.errors import SettingsError
-from redrive.transports.base import Source
+from redrive.transports.base import DelayedRetry, Source
 from redrive.transports.plan import Thing, told
 from redrive.transports.rabbitmq.delivery_counts import NEWEST, UNLIMITED, DeliveryCounts
 from redrive.transports.rabbitmq.names import STEPS, delay_queue
@@ -24,6 +24,7 @@ from redrive.transports.rabbitmq.names import STEPS, delay_queue
 Arguments: TypeAlias = Mapping[str, object]
 Role: TypeAlias = Literal["work", "dead letters", "delay"]
 
+DELAYED_RETRY_SINCE: Final = (4, 3)  # the first version that delays retries inside quorum queues
 LEAST_DELIVERY_LIMIT: Final = 20  # what RabbitMQ 4 sets by itself
 ANY_KEY: Final = "#"  # a fanout does not look at it, and on a topic exchange it takes everything
 _LONGEST_NAME: Final = 255
@@ -107,7 +108,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
 def wanted(sources: Sequence[Source], counts: DeliveryCounts = NEWEST) -> Topology:
     """What these sources need on such a broker; `SettingsError` where two of them cannot both be served."""
     for source in sources:
-        _check(source)
+        _check(source, counts)
     exchanges = [Exchange(name=source.dlx, type=_exchange_type(source, sources)) for source in sources]
     queues = [queue for source in sources for queue in _queues(source, counts)]
     bindings = [
@@ -179,13 +180,25 @@ def _queues(source: Source, counts: DeliveryCounts) -> Iterable[Queue]:
             },
         )
     # Last: where there is a work queue, there is also what catches its dead letters.
-    yield Queue(name=source.name, role="work", arguments={**kind, **dead_letters, **limit})
+    retry = _delayed_retry(source.delayed_retry)
+    yield Queue(name=source.name, role="work", arguments={**kind, **dead_letters, **limit, **retry})
+
+
+def _delayed_retry(asked: DelayedRetry | None) -> dict[str, object]:
+    """Only what has failed is delayed: what is merely looked at or given back by a stopping consumer is not."""
+    if asked is None:
+        return {}
+    return {
+        "x-delayed-retry-type": "failed",
+        "x-delayed-retry-min": asked.least // timedelta(milliseconds=1),
+        "x-delayed-retry-max": asked.most // timedelta(milliseconds=1),
+    }
 
 
 # --- what cannot be served ------------------------------------------------------------------------------
 
 
-def _check(source: Source) -> None:
+def _check(source: Source, counts: DeliveryCounts) -> None:
     names = {
         "its name": source.name,
         "dead_letter_queue": source.dlq,
@@ -204,9 +217,25 @@ def _check(source: Source) -> None:
             raise SettingsError(
                 f"source '{source.name}': a queue cannot be called '{name}': RabbitMQ keeps names that begin with amq."
             )
+    if source.delayed_retry is not None:
+        _check_delayed_retry(source, counts)
     if source.dlq == source.name:
         raise SettingsError(
             f"source '{source.name}': its dead letters would come back to it; choose another dead_letter_queue"
+        )
+
+
+def _check_delayed_retry(source: Source, counts: DeliveryCounts) -> None:
+    instead = "leave it out: redrive's delay queues work on every version and type of queue"
+    if source.queue_type != "quorum":
+        raise SettingsError(
+            f"source '{source.name}': only quorum queues have delayed retry, and its queue_type is "
+            f"{source.queue_type}; {instead}"
+        )
+    if counts.since < DELAYED_RETRY_SINCE:
+        raise SettingsError(
+            f"source '{source.name}': delayed retry needs RabbitMQ 4.3 or later, and this broker counts as "
+            f"{counts.versions}: it would ignore the arguments without a word; {instead}"
         )
 
 
