@@ -153,7 +153,10 @@ def queue_declare(channel: Channel, method: m.QueueDeclare) -> None:
 
 def _declared(channel: Channel, method: m.QueueDeclare, queue: Queue) -> None:
     channel.last_queue = queue.name
-    _answer(channel, method, m.QueueDeclareOk(queue.name, queue.ready, len(queue.consumers)))
+    consumers = len(queue.consumers)
+    if queue.is_quorum and queue.options.single_active_consumer:
+        consumers = min(consumers, 1)  # those that wait do not count
+    _answer(channel, method, m.QueueDeclareOk(queue.name, queue.ready, consumers))
 
 
 def _check_replies(channel: Channel, name: str) -> None:
@@ -230,6 +233,10 @@ def queue_delete(channel: Channel, method: m.QueueDelete) -> None:
         return
     queue = session.queue(name)
     where = f"queue '{name}' in vhost '{session.vhost.name}'"
+    if queue.is_quorum and (method.if_unused or method.if_empty):
+        flag = "if-unused" if method.if_unused else "if-empty"
+        text = f"cannot delete {where}. queue.delete operations with {flag} flag set are not supported by quorum queues"
+        raise HardError(ReplyCode.NOT_IMPLEMENTED, text)
     if method.if_unused and queue.consumers:
         raise SoftError(ReplyCode.PRECONDITION_FAILED, f"{where} in use")
     if method.if_empty and queue.ready:

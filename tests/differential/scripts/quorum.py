@@ -347,3 +347,22 @@ def exclusive_consumers_are_not_enforced_on_quorum_queues(scene: Scene) -> None:
     other.consume("work", "c", exclusive=True)
     ch.queue("single", durable=True, queue_type="quorum", single_active_consumer=True)
     ch.consume("single", "d", exclusive=True)
+
+
+def a_quorum_queue_is_not_deleted_under_a_condition(scene: Scene) -> None:
+    for flags in ({"if_unused": True}, {"if_empty": True}, {"if_unused": True, "if_empty": True}):
+        ch = scene.channel()
+        ch.queue("work", durable=True, queue_type="quorum")
+        ch.delete("work", **flags)
+    ch = scene.channel()
+    ch.delete("nothing", if_empty=True)
+    ch.delete("work")
+
+
+def consumers_that_wait_to_become_active_are_not_counted(scene: Scene) -> None:
+    ch = scene.channel()
+    for queue_type in ("quorum", "classic"):
+        ch.queue(queue_type, durable=True, queue_type=queue_type, single_active_consumer=True)
+        for tag in "abc":
+            ch.consume(queue_type, f"{queue_type}-{tag}")
+        ch.count(queue_type)
