@@ -25,6 +25,14 @@ GET = {"count": 5, "ackmode": "ack_requeue_true", "encoding": "auto"}
 NEW = {"name": "new", "durable": True, "auto_delete": False, "arguments": {}}
 PUBLISH = "/exchanges/{v}/amq.default/publish"
 _VHOST = "/vhosts/{v}?columns=name,description,tags,default_queue_type,metadata,protected_from_deletion"
+_OPERATOR = "/operator-policies/{v}/o"
+_OPERATOR_VALUE = {"pattern": "x", "definition": {"max-length": 1}, "priority": 0, "apply-to": "all"}
+_OPERATOR_PARAMETER = {
+    "component": "operator_policy",
+    "name": "second",
+    "value": _OPERATOR_VALUE,
+    "vhost": "{v}",
+}
 BINDING = "/bindings/{v}/e/amq.fanout/q/dlq"
 
 FURNITURE: list[Request] = [
@@ -259,6 +267,38 @@ SCRIPTS: Mapping[str, list[Request]] = {
         ("POST", "/users/bulk-delete", {}),
         ("GET", "/users/{v}-l", None),
     ],
+    "operators": [
+        ("GET", "/operator-policies/{v}", None),
+        ("PUT", _OPERATOR, {"pattern": "^work$", "definition": {"max-length": 5}, "apply-to": "queues"}),
+        (
+            "PUT",
+            _OPERATOR,
+            {"pattern": "^work$", "definition": {"max-length": 5, "message-ttl": 100000}, "priority": 2},
+        ),
+        (
+            "PUT",
+            "/policies/{v}/p",
+            {"pattern": "^work$", "definition": {"max-length": 9, "overflow": "drop-head"}},
+        ),
+        ("PUT", "/operator-policies/{v}/bad", {"pattern": "x", "definition": {"dead-letter-exchange": "d"}}),
+        ("PUT", "/operator-policies/{v}/bad", {"pattern": "x", "definition": {"max-length": "x"}}),
+        ("PUT", "/operator-policies/{v}/bad", {"pattern": "x", "definition": {}}),
+        ("PUT", "/operator-policies/{v}/bad", {"pattern": "x"}),
+        ("PUT", "/operator-policies/{v}-none/o", {"pattern": "x", "definition": {"max-length": 1}}),
+        ("GET", "/operator-policies/{v}", None),
+        ("GET", _OPERATOR, None),
+        ("GET", "/operator-policies/{v}/none", None),
+        ("GET", "/parameters/operator_policy/{v}", None),
+        ("GET", "/parameters/operator_policy/{v}/o", None),
+        *[("POST", PUBLISH, HELLO)] * 7,
+        ("POST", "/queues/{v}/work/get", {**GET, "count": 9, "truncate": 0}),
+        ("DELETE", "/parameters/operator_policy/{v}/o", None),
+        ("PUT", "/parameters/operator_policy/{v}/o", {"value": _OPERATOR_VALUE}),
+        ("POST", "/definitions/{v}", {"parameters": [_OPERATOR_PARAMETER]}),
+        ("GET", "/operator-policies/{v}", None),
+        ("DELETE", _OPERATOR, None),
+        ("DELETE", _OPERATOR, None),
+    ],
     "parameters": [
         ("GET", "/parameters/none", None),
         ("GET", "/parameters/none/{v}", None),
@@ -279,10 +319,7 @@ SCRIPTS: Mapping[str, list[Request]] = {
         ("DELETE", "/global-parameters/{v}", None),
         ("DELETE", "/global-parameters/{v}", None),
         ("GET", "/global-parameters/{v}", None),
-        ("GET", "/operator-policies/{v}", None),
         ("GET", "/operator-policies/{v}-none", None),
-        ("GET", "/operator-policies/{v}/p", None),
-        ("DELETE", "/operator-policies/{v}/p", None),
         ("GET", "/vhosts/{v}/topic-permissions", None),
         ("GET", "/topic-permissions/{v}/{v}-none", None),
         ("PUT", "/cluster-name", {}),
@@ -451,6 +488,7 @@ OLDER: tuple[Older, ...] = (
     Older(
         _BEFORE_4, "limits", r"DELETE /(vhost|user)-limits/\{v\}-none/.*", "500 for a missing vhost or user"
     ),
+    Older(("4.0",), "operators", r"PUT /operator-policies/\{v\}-none/o", "500 for a missing vhost"),
     Older(_BEFORE_4, "limits", r"POST /users/bulk-delete", "a missing user is an error"),
     Older(_BEFORE_4, "tools", r"POST /exchanges/\{v\}-none//publish", "401 for a missing vhost"),
     Older(_BEFORE_4, "tools", r"GET /queues/quorum/\{v\}/work/status", "404 for a classic queue"),

@@ -178,6 +178,7 @@ class Broker:
         self.users.forget_vhost(name)
         self.users_changed()
         self.keep.document(f"policies\x1f{name}", None)
+        self.keep.document(f"operator_policies\x1f{name}", None)
         self.keep.document(f"vhost\x1f{name}", None)
 
     def queues(self) -> Iterator[tuple[VHost, Queue]]:

@@ -22,7 +22,7 @@ from redrive.broker.journal import Journal
 from redrive.broker.journal_recovery import Recovered, RecoveredEntry, RecoveredQueue
 from redrive.broker.keep import Keep
 from redrive.broker.message import PROPERTIES_AT, Entry, Message, priority_of
-from redrive.broker.policies import Policy
+from redrive.broker.policies import OperatorPolicy, Policy
 from redrive.broker.queue import Queue
 
 if TYPE_CHECKING:
@@ -353,6 +353,10 @@ class JournalKeep(Keep):
             rows: list[dict[str, Any]] = msgspec.json.decode(value)
             for row in rows:
                 broker.vhosts[vhost_name].policies.put(Policy.from_json(row, vhost_name))
+        for (vhost_name,), value in by_kind.get("operator_policies", []):
+            for row in msgspec.json.decode(value):
+                policy = OperatorPolicy.from_json(row, vhost_name)
+                broker.vhosts[vhost_name].operator_policies.put(policy)
 
     def _restore_binding(self, broker: "Broker", place: tuple[str, ...]) -> None:
         vhost_name, kind, target_name, source_name, key, arguments = place

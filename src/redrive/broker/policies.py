@@ -4,12 +4,13 @@ The rule: at most one policy applies, the matching one with the highest priority
 queue's type does not have does not match it at all. What a policy sets and an argument sets too is settled key by key
 (AMQP.md 23): the argument wins for dead-lettering and overflow, the smaller number for times and lengths.
 
-A policy is checked when it is put, with the texts of RabbitMQ's management API. Operator policies are out of scope.
+A policy is checked when it is put, with the texts of RabbitMQ's management API. An operator policy is one that takes
+fewer keys; `combined` says what it leaves of a policy.
 This module does not know the live queues: whoever holds them asks `effective` again after every change.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
@@ -63,6 +64,11 @@ class Policy:
     priority: int = 0
     definition: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def settings(self) -> Collection[str]:
+        """The keys that the definition may have."""
+        return _SETTINGS
+
     def to_json(self) -> dict[str, Any]:
         """The policy as it stands in RabbitMQ's definitions and in the answers of its API."""
         return {
@@ -94,7 +100,7 @@ class Policy:
     def check(self) -> None:
         """Raises a `PolicyError` that names everything that is wrong; of the definition only the first."""
         found = (
-            _definition_problem(self.name, self.definition),
+            _definition_problem(self.name, self.definition, self.settings),
             _apply_to_problem(self.apply_to),
             _pattern_problem(self.pattern),
             _priority_problem(self.priority),
@@ -111,6 +117,15 @@ class Policy:
             wanted = self.apply_to in {"queues", "all", f"{queue_type}_queues"}
             wanted = wanted and not _UNSUPPORTED[queue_type] & self.definition.keys()
         return wanted and re.search(self.pattern, name) is not None
+
+
+class OperatorPolicy(Policy):
+    """A policy of the operator, which limits what policies of users can do."""
+
+    @property
+    def settings(self) -> Collection[str]:
+        """The keys that the definition may have: those that can be combined with the value of a policy."""
+        return _COMBINED
 
 
 class Policies:
@@ -185,6 +200,14 @@ def merge(options: QueueOptions, definition: Mapping[str, Any], features: Featur
     return replace(options, **changes)
 
 
+def combined(policy: Policy | None, operator: Policy | None) -> Mapping[str, Any]:
+    """The definition in force where a policy and an operator policy apply: of two values mostly the stricter one."""
+    definition = dict(policy.definition) if policy else {}
+    for key, value in operator.definition.items() if operator else ():
+        definition[key] = _COMBINED[key](definition[key], value) if key in definition else value
+    return definition
+
+
 def alternate_exchange(argument: str | None, definition: Mapping[str, Any]) -> str | None:
     """Where an exchange sends what it cannot route: the argument wins over the policy."""
     return definition.get("alternate-exchange") if argument is None else argument
@@ -195,6 +218,7 @@ def _argument_wins(argument: Any, _policy: Any) -> Any:
 
 
 def _policy_wins(_argument: Any, policy: Any) -> Any:
+    """The second value: that of a policy over an argument, or that of an operator policy over a policy."""
     return policy
 
 
@@ -217,6 +241,24 @@ _MERGES: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "delayed_retry_type": _policy_wins,
     "delayed_retry_min": min,
     "delayed_retry_max": min,
+}
+
+
+# How the value of a policy and that of an operator policy become one.
+_COMBINED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "expires": min,
+    "message-ttl": min,
+    "max-length": min,
+    "max-length-bytes": min,
+    "max-in-memory-length": min,
+    "max-in-memory-bytes": min,
+    "delivery-limit": _limit,
+    "queue-version": _policy_wins,
+    "overflow": _policy_wins,
+    "target-group-size": max,
+    "delayed-retry-type": _policy_wins,
+    "delayed-retry-min": max,
+    "delayed-retry-max": min,
 }
 
 
@@ -280,19 +322,19 @@ _CHECKED_LAST: Final = frozenset(
 )
 
 
-def _definition_problem(name: str, definition: Any) -> str | None:
+def _definition_problem(name: str, definition: Any, settings: Collection[str]) -> str | None:
     if not isinstance(definition, Mapping):
         return f"parse error while reading policy {name}: {_term(definition)}. Validator: policy_validator."
     if not definition:
         return "no policy provided"
-    for key in sorted(definition.keys() & _SETTINGS.keys(), key=lambda key: (key in _CHECKED_LAST, key)):
+    for key in sorted(definition.keys() & set(settings), key=lambda key: (key in _CHECKED_LAST, key)):
         valid, what = _SETTINGS[key]
         if not valid(definition[key]):
             return f"{_term(definition[key])} is not a valid {what}"
     if problem := _delay_problem(definition):
         return problem
     unknown = [
-        f"{{{_term(key)},{_term(definition[key])}}}" for key in sorted(definition.keys() - _SETTINGS.keys())
+        f"{{{_term(key)},{_term(definition[key])}}}" for key in sorted(definition.keys() - set(settings))
     ]
     return f"[{','.join(unknown)}] are not recognised policy settings" if unknown else None
 

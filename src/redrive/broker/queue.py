@@ -83,6 +83,7 @@ class Queue:
         "keeps_all",
         "line",
         "name",
+        "operator_policy",
         "options",
         "owner",
         "policy",
@@ -114,6 +115,7 @@ class Queue:
         self.options = options
         self.arguments = arguments
         self.policy: str | None = None
+        self.operator_policy: str | None = None
         self.durable = durable
         self.is_quorum = options.queue_type == "quorum"
         self.keeps_all = durable and self.is_quorum  # RabbitMQ stores every message of a quorum queue

@@ -15,11 +15,11 @@ import msgspec
 from redrive.amqp.errors import ReplyCode, SoftError
 from redrive.amqp.properties import read_headers
 from redrive.broker import at_least_once
-from redrive.broker.arguments import Declared, QueueOptions, check_equivalent, parse_queue_arguments
+from redrive.broker.arguments import Declared, check_equivalent, parse_queue_arguments
 from redrive.broker.dead_letter import Reason, dead_letter_of, is_cycle
 from redrive.broker.exchanges import Exchange, kind_is_known, route
 from redrive.broker.message import NO_PRIORITY, Entry, Message, priority_of
-from redrive.broker.policies import Policies, merge
+from redrive.broker.policies import Policies, combined, merge
 from redrive.broker.queue import Queue
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class VHost:
         }
         self.queues: dict[str, Queue] = {}
         self.policies = Policies()
+        self.operator_policies = Policies()
         self.version = 0
         self.routes: dict[
             bytes, Route
@@ -255,8 +256,9 @@ class VHost:
 
     def policies_changed(self, now: int) -> None:
         """Policies act on living queues and exchanges at once (AMQP.md 23)."""
-        rows = [policy.to_json() for policy in self.policies.list()]
-        self.broker.keep.document(f"policies\x1f{self.name}", msgspec.json.encode(rows))
+        for kind, policies in (("policies", self.policies), ("operator_policies", self.operator_policies)):
+            rows = [policy.to_json() for policy in policies.list()]
+            self.broker.keep.document(f"{kind}\x1f{self.name}", msgspec.json.encode(rows) if rows else None)
         for queue in list(self.queues.values()):
             self.apply_policy(queue, now)
         for exchange in self.exchanges.values():
@@ -264,12 +266,15 @@ class VHost:
         self.changed()
 
     def apply_policy(self, queue: Queue, now: int) -> None:
-        """What is in force for this queue: its arguments, and the policy that fits it."""
-        policy = self.policies.effective("queue", queue.name, queue.declared.queue_type)
+        """What is in force for this queue: its arguments, and the policies that fit it."""
+        kind = queue.declared.queue_type
+        policy = self.policies.effective("queue", queue.name, kind)
+        operator = self.operator_policies.effective("queue", queue.name, kind)
         queue.policy = policy.name if policy else None
-        options: QueueOptions = (
-            merge(queue.declared, policy.definition, self.broker.features) if policy else queue.declared
-        )
+        queue.operator_policy = operator.name if operator else None
+        options = queue.declared
+        if policy or operator:
+            options = merge(options, combined(policy, operator), self.broker.features)
         queue.apply(options, now)
         if queue.dead:
             at_least_once.policy_changed(self, queue, now)

@@ -313,15 +313,63 @@ class TestParameters:
         self, here: Place
     ) -> None:
         for path in (
-            "operator-policies", "operator-policies/%2F", "topic-permissions", "vhosts/%2F/topic-permissions",
+            "topic-permissions", "vhosts/%2F/topic-permissions",
             "users/guest/topic-permissions", "shovels", "shovels/%2F", "federation-links",
         ):  # fmt: skip
             assert await here.get(f"/api/{path}") == []
         assert (await here.call("GET", "/api/operator-policies/none")).status == 404
-        for path in ("operator-policies/%2F/p", "topic-permissions/%2F/guest"):
-            assert (await here.call("GET", f"/api/{path}")).body == MISSING
-            status, reason = await refusal(here, "PUT", f"/api/{path}", {"pattern": "x"})
-            assert (status, "not supported by this broker" in str(reason)) == (400, True)
+        path = "/api/topic-permissions/%2F/guest"
+        assert (await here.call("GET", path)).body == MISSING
+        status, reason = await refusal(here, "PUT", path, {"exchange": "amq.topic", "write": "", "read": ""})
+        assert (status, "not supported by this broker" in str(reason)) == (400, True)
+
+
+class TestOperatorPolicies:
+    async def test_stricter_value_of_policy_and_operator_policy_is_in_force(self, here: Place) -> None:
+        await here.do("PUT", "/api/queues/%2F/q", {"arguments": {"x-max-length": 7}})
+        policy = {"max-length": 9, "message-ttl": 50, "overflow": "drop-head", "dead-letter-exchange": ""}
+        await here.do("PUT", "/api/policies/%2F/p", {"pattern": "q", "definition": policy})
+        operator = {"max-length": 5, "message-ttl": 90, "overflow": "reject-publish", "expires": 60000}
+        await here.do("PUT", "/api/operator-policies/%2F/o", {"pattern": "q", "definition": operator})
+        queue = await here.get("/api/queues/%2F/q")
+        assert (queue["policy"], queue["operator_policy"]) == ("p", "o")
+        effective = {**policy, "max-length": 5, "overflow": "reject-publish", "expires": 60000}
+        assert queue["effective_policy_definition"] == effective
+        options = here.queue("q").options
+        assert (options.max_length, options.message_ttl, options.overflow, options.expires) == (
+            5,
+            50,
+            "reject-publish",
+            60000,
+        )
+        await here.do("DELETE", "/api/operator-policies/%2F/o")
+        assert here.queue("q").options.max_length == 7
+        assert (await here.get("/api/queues/%2F/q"))["operator_policy"] is None
+
+    async def test_operator_policy_without_a_policy_is_in_force(self, here: Place) -> None:
+        await here.do(
+            "PUT", "/api/operator-policies/%2F/o", {"pattern": "q", "definition": {"max-length": 2}}
+        )
+        await here.do("PUT", "/api/queues/%2F/q", {})
+        for _ in range(3):
+            await here.publish("q")
+        assert (await here.get("/api/queues/%2F/q"))["messages"] == 2
+
+    async def test_operator_policy_takes_only_keys_that_can_be_combined(self, here: Place) -> None:
+        body = {"pattern": "q", "definition": {"dead-letter-exchange": "d"}}
+        reason = (
+            'Validation failed\n\n[{<<"dead-letter-exchange">>,<<"d">>}] are not recognised policy settings\n'
+        )
+        assert await refusal(here, "PUT", "/api/operator-policies/%2F/o", body) == (400, reason)
+        assert await here.get("/api/operator-policies") == []
+
+    async def test_imported_policies_before_a_mistake_are_in_force(self, here: Place) -> None:
+        await here.do("PUT", "/api/queues/%2F/q", {})
+        good = {"name": "p", "pattern": "q", "definition": {"max-length": 3}}
+        body = {"policies": [good, {**good, "name": "bad", "definition": {"none": 1}}]}
+        status, reason = await refusal(here, "POST", "/api/definitions/%2F", body)
+        assert (status, str(reason).endswith('(vhost: "/" key: "bad")')) == (400, True)
+        assert here.queue("q").options.max_length == 3
 
 
 class TestFeatures:
@@ -507,6 +555,9 @@ class TestDurability:
             await here.do("PUT", "/api/user-limits/guest/max-channels", {"value": 99})
             await here.do("PUT", "/api/global-parameters/p", {"value": [1]})
             await here.do("PUT", "/api/cluster-name", {"name": "orders"})
+            await here.do(
+                "PUT", "/api/operator-policies/v/o", {"pattern": "q", "definition": {"max-length": 2}}
+            )
             await here.do("PUT", "/api/queues/v/q", {"durable": True})
             await here.do(
                 "PUT", "/api/queues/v/c", {"durable": True, "arguments": {"x-queue-type": "classic"}}
@@ -516,6 +567,7 @@ class TestDurability:
             assert await here.get("/api/definitions") == before
             assert (await here.get("/api/vhosts/v"))["protected_from_deletion"] is True
             assert (await here.get("/api/queues/v/q"))["type"] == "quorum"
+            assert here.queue("q", "v").options.max_length == 2
             assert here.broker.users.limits("guest") == {"max-channels": 99}
 
     async def test_classic_queue_stays_classic_after_the_default_changed(self, tmp_path: Path) -> None:

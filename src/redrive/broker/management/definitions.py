@@ -5,7 +5,7 @@ changes, and deletes nothing; a queue or exchange that is there already stays as
 together or not at all; of the rest, what stands before the first mistake has come in, as in RabbitMQ.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from redrive._version import __version__
@@ -16,11 +16,16 @@ from redrive.broker.exchanges import Exchange
 from redrive.broker.management.answers import NO_CONTENT, Answer, Json, RefusalError, bad_request
 from redrive.broker.management.ask import Ask, boolean, text
 from redrive.broker.management.limits import set_vhost_limits
-from redrive.broker.management.parameters import LIMITS, vhost_parameters
+from redrive.broker.management.parameters import (
+    LIMITS,
+    OPERATOR_POLICY,
+    set_parameter,
+    vhost_parameters,
+)
 from redrive.broker.management.people import describe, described, permissions_changed
+from redrive.broker.management.policies import load_policy
 from redrive.broker.management.tables import shown, table
 from redrive.broker.management.views import queue_arguments
-from redrive.broker.policies import Policy, PolicyError
 from redrive.broker.queue import Queue
 from redrive.broker.vhost import PREDECLARED, VHost
 from redrive.errors import SettingsError
@@ -150,6 +155,9 @@ _SECTIONS: Final = {
 }
 
 
+_POLICIES: Final = ("parameters", "policies")  # sections that act on queues which exist already
+
+
 # --- in ------------------------------------------------------------------------------------------------------
 
 
@@ -209,23 +217,11 @@ def _load(ask: Ask, body: Json, into: VHost | None) -> None:
     def vhost_of(row: Json) -> VHost:
         return into if into is not None else ask.broker.vhosts[row["vhost"]]
 
-    for row in _rows(body, "parameters"):
-        if row.get("component") == LIMITS:
-            set_vhost_limits(vhost_of(row), row.get("value"))
-        else:
-            ask.broker.log.warning(
-                "definitions: component %s is not supported, its parameter %s was not imported",
-                row.get("component"),
-                row.get("name"),
-            )
-    for row in _rows(body, "policies"):
-        vhost = vhost_of(row)
-        try:
-            vhost.policies.put(Policy.from_json(row, vhost.name, text(row, "name")))
-        except PolicyError as error:
-            raise bad_request(f"{error.reason} ({vhost.name}/{row.get('name')})") from None
-    for vhost in {vhost_of(row): None for row in _rows(body, "policies")}:
-        vhost.policies_changed(ask.now)
+    try:
+        _load_policies(ask, body, vhost_of)
+    finally:  # what stands before a mistake has come in, and is in force
+        for vhost in {vhost_of(row): None for section in _POLICIES for row in _rows(body, section)}:
+            vhost.policies_changed(ask.now)
     for section, load in (
         ("queues", _load_queue),
         ("exchanges", _load_exchange),
@@ -236,6 +232,23 @@ def _load(ask: Ask, body: Json, into: VHost | None) -> None:
                 load(ask, vhost_of(row), row)
             except AmqpError as error:
                 raise bad_request(error.text) from None
+
+
+def _load_policies(ask: Ask, body: Json, vhost_of: Callable[[Json], VHost]) -> None:
+    for row in _rows(body, "parameters"):
+        vhost, component, name = vhost_of(row), row.get("component"), row.get("name")
+        if component in (LIMITS, OPERATOR_POLICY):
+            where = f' (vhost: "{vhost.name}" / component: "{component}" / key: "{name}")'
+            set_parameter(vhost, component, text(row, "name"), row.get("value"), where)
+        else:
+            ask.broker.log.warning(
+                "definitions: component %s is not supported, its parameter %s was not imported",
+                component,
+                name,
+            )
+    for row in _rows(body, "policies"):
+        vhost = vhost_of(row)
+        load_policy(vhost, row, text(row, "name"), where=f' (vhost: "{vhost.name}" key: "{row["name"]}")')
 
 
 def _load_queue(ask: Ask, vhost: VHost, row: Json) -> None:

@@ -1,8 +1,8 @@
 """Show and set runtime parameters.
 
-Global parameters are stored for tools that want them. Parameters of a virtual host belong to a component. There are two
-here: `policy`, which has paths of its own, and `vhost-limits`. A plugin's component is refused as unknown, as RabbitMQ
-does without that plugin.
+Global parameters are stored for tools that want them. Parameters of a virtual host belong to a component. There are
+three here: `policy`, which has paths of its own, `operator_policy` and `vhost-limits`. A plugin's component is refused
+as unknown, as RabbitMQ does without that plugin.
 """
 
 from collections.abc import Iterator
@@ -21,10 +21,12 @@ from redrive.broker.management.answers import (
 from redrive.broker.management.ask import Ask
 from redrive.broker.management.limits import set_vhost_limits
 from redrive.broker.management.lists import Row, listed, one
+from redrive.broker.management.policies import load_policy
 from redrive.broker.policies import Policy
 from redrive.broker.vhost import VHost
 
 _POLICY: Final = "policy"
+OPERATOR_POLICY: Final = "operator_policy"
 LIMITS: Final = "vhost-limits"
 
 
@@ -52,27 +54,43 @@ def parameter(ask: Ask) -> Answer:
 
 
 def put_parameter(ask: Ask) -> Answer:
-    """Set the limits of a virtual host; other components take no parameters."""
+    """Set the limits of a virtual host or an operator policy; other components take no parameters."""
     ask.need("policymaker")
     vhost, component = ask.vhost(), ask.params["component"]
     value = ask.json("value")["value"]
     if component == _POLICY:
         raise bad_request("policies may not be set using this method")
-    if component != LIMITS:
+    if component not in (LIMITS, OPERATOR_POLICY):
         raise unknown_component(component)
     ask.need("administrator")
-    existed = bool(vhost.limits)
-    set_vhost_limits(vhost, value)
+    existed = any((row["component"], row["name"]) == (component, ask.name) for row in vhost_parameters(vhost))
+    set_parameter(vhost, component, ask.name, value)
+    vhost.policies_changed(ask.now)
     return put(existed=existed)
 
 
+def set_parameter(vhost: VHost, component: str, name: str, value: Any, where: str = "") -> None:
+    """Set one of the two; the caller lets the virtual host apply its policies."""
+    if component == LIMITS:
+        set_vhost_limits(vhost, value)
+    elif isinstance(value, dict):
+        load_policy(vhost, value, name, operator=True, where=where)
+    else:
+        raise bad_request(f"the value of operator policy {name} should be an object{where}")
+
+
 def delete_parameter(ask: Ask) -> Answer:
-    """Remove the limits of a virtual host."""
+    """Remove the limits of a virtual host or an operator policy."""
     found = _named(ask)
-    if found["component"] != LIMITS:
+    vhost = ask.vhost()
+    if found["component"] == _POLICY:
         raise bad_request("policies may not be cleared using this method")
     ask.need("administrator")
-    set_vhost_limits(ask.vhost(), {})
+    if found["component"] == LIMITS:
+        set_vhost_limits(vhost, {})
+    else:
+        vhost.operator_policies.delete(vhost.name, ask.name)
+        vhost.policies_changed(ask.now)
     return NO_CONTENT
 
 
@@ -80,6 +98,8 @@ def vhost_parameters(vhost: VHost) -> Iterator[Json]:
     """The parameters of a virtual host for definitions."""
     if vhost.limits:
         yield {"component": LIMITS, "name": "limits", "value": dict(vhost.limits)}
+    for policy in vhost.operator_policies.list():
+        yield {"component": OPERATOR_POLICY, "name": policy.name, "value": _policy(policy)}
 
 
 def _of_vhost(vhost: VHost) -> Iterator[Json]:

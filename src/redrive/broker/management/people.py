@@ -1,7 +1,7 @@
-"""Who may use the broker, where, and under which policies?
+"""Who may use the broker, and where?
 
-Virtual hosts, users, permissions and policies. What is changed here is kept (`users_changed`, `policies_changed`) and
-acts at once: routes that sessions remember were allowed under the old permissions and are forgotten.
+Virtual hosts, users and permissions. What is changed here is stored (`users_changed`) and acts at once: routes that
+sessions remember were allowed under the old permissions and are forgotten.
 """
 
 from base64 import b64decode
@@ -17,7 +17,6 @@ from redrive.broker.management.answers import (
     Json,
     RefusalError,
     bad_request,
-    keys_missing,
     no_such_object,
     not_found,
     put,
@@ -27,7 +26,6 @@ from redrive.broker.management.lists import Row, listed, one
 from redrive.broker.management.seeing import depths
 from redrive.broker.management.stats import queue_counters
 from redrive.broker.management.views import node_of
-from redrive.broker.policies import Policy, PolicyError
 from redrive.broker.queue import QueueStats
 from redrive.broker.users import SHA256, Permission, User
 from redrive.broker.vhost import VHost
@@ -329,51 +327,3 @@ def _named_permission(ask: Ask) -> Permission:
 
 def _permission(user: str, vhost: str, held: Permission) -> Json:
     return {"user": user, "vhost": vhost, **held._asdict()}
-
-
-# --- policies ------------------------------------------------------------------------------------------------
-
-
-def policies(ask: Ask) -> Answer:
-    """All policies."""
-    rows = (
-        Row((vhost.name, policy.name), policy.name, policy.to_json)
-        for vhost in ask.vhosts()
-        for policy in vhost.policies.list()
-    )
-    return listed(ask, rows)
-
-
-def policy(ask: Ask) -> Answer:
-    """One policy."""
-    vhost = ask.vhost()
-    found = vhost.policies.get(vhost.name, ask.name)
-    if found is None:
-        raise no_such_object()
-    return one(ask, found.to_json())
-
-
-def put_policy(ask: Ask) -> Answer:
-    """Put a policy, which acts on living queues at once."""
-    ask.need("policymaker")
-    vhost, body = ask.vhost(), ask.json()
-    missing = [key for key in ("pattern", "definition") if key not in body]
-    if missing:
-        raise keys_missing(missing)
-    existed = vhost.policies.get(vhost.name, ask.name) is not None
-    try:
-        vhost.policies.put(Policy.from_json(body, vhost.name, ask.name))
-    except PolicyError as error:
-        raise bad_request(error.reason) from None
-    vhost.policies_changed(ask.now)
-    return put(existed=existed)
-
-
-def delete_policy(ask: Ask) -> Answer:
-    """Delete a policy; queues are what their arguments say again."""
-    ask.need("policymaker")
-    vhost = ask.vhost()
-    if not vhost.policies.delete(vhost.name, ask.name):
-        raise no_such_object()
-    vhost.policies_changed(ask.now)
-    return NO_CONTENT

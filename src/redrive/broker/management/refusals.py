@@ -1,7 +1,7 @@
 """Refuse what the broker does not do, in words that say so.
 
-Storing these settings without acting on them would be worse: a topic permission or an operator policy that is accepted
-and ignored leaves open what its author believes to be closed.
+Storing these settings without acting on them would be worse: a topic permission that is accepted and ignored leaves
+open what its author believes to be closed.
 """
 
 from redrive.broker.management.answers import Answer, bad_request, no_such_object
@@ -28,15 +28,6 @@ def nothing_there(ask: Ask) -> Answer:
     ask.need("management")
     ask.vhost()
     raise no_such_object()
-
-
-def operator_policies(ask: Ask) -> Answer:
-    """400: operator policies cannot be set."""
-    ask.need("administrator")
-    ask.vhost()
-    raise bad_request(
-        "operator policies are not supported by this broker; use a policy with a higher priority"
-    )
 
 
 def topic_permissions(ask: Ask) -> Answer:

@@ -21,6 +21,7 @@ from redrive.broker.management import (
     pages,
     parameters,
     people,
+    policies,
     refusals,
     seeing,
 )
@@ -30,10 +31,9 @@ from redrive.broker.management.ask import Ask, Handler
 _CHECKS: Final = "/api/health/checks"
 _BINDINGS: Final = "/api/bindings/{vhost}/e/{source?}/{kind:q|e}/{name}"
 
-# Lists of what plugins of RabbitMQ bring, and of what the broker refuses to set.
+# Lists of what plugins of RabbitMQ bring.
 _EMPTY: Final = (
-    "extensions", "federation-links", "federation-links/{vhost}", "operator-policies", "operator-policies/{vhost}",
-    "shovels", "shovels/{vhost}",
+    "extensions", "federation-links", "federation-links/{vhost}", "shovels", "shovels/{vhost}",
 )  # fmt: skip
 _TOPIC_PERMISSIONS: Final = (
     "topic-permissions", "vhosts/{vhost}/topic-permissions", "users/{user}/topic-permissions",
@@ -121,17 +121,19 @@ ROUTES: Final[Mapping[str, Mapping[str, Handler]]] = {
         "PUT": people.put_permission,
         "DELETE": people.delete_permission,
     },
-    "/api/policies": {"GET": people.policies},
-    "/api/policies/{vhost}": {"GET": people.policies},
+    "/api/policies": {"GET": policies.policies},
+    "/api/policies/{vhost}": {"GET": policies.policies},
     "/api/policies/{vhost}/{name}": {
-        "GET": people.policy,
-        "PUT": people.put_policy,
-        "DELETE": people.delete_policy,
+        "GET": policies.policy,
+        "PUT": policies.put_policy,
+        "DELETE": policies.delete_policy,
     },
+    "/api/operator-policies": {"GET": policies.operator_policies},
+    "/api/operator-policies/{vhost}": {"GET": policies.operator_policies},
     "/api/operator-policies/{vhost}/{name}": {
-        "GET": refusals.nothing_there,
-        "PUT": refusals.operator_policies,
-        "DELETE": refusals.nothing_there,
+        "GET": policies.operator_policy,
+        "PUT": policies.put_operator_policy,
+        "DELETE": policies.delete_operator_policy,
     },
     "/api/topic-permissions/{vhost}/{user}": {
         "GET": refusals.nothing_there,

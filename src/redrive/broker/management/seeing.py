@@ -50,7 +50,7 @@ def overview(ask: Ask) -> Answer:
         "cluster_tags": {},
         "node_tags": {},
         "default_queue_type": "classic",
-        "is_op_policy_updating_enabled": False,
+        "is_op_policy_updating_enabled": True,
         "churn_rates": churn(ask),
         "disable_stats": False,
         "enable_queue_totals": False,

@@ -21,6 +21,7 @@ from redrive.broker.management.answers import Json
 from redrive.broker.management.ask import Ask
 from redrive.broker.management.stats import queue_counters
 from redrive.broker.management.tables import shown
+from redrive.broker.policies import combined
 from redrive.broker.queue import Queue
 from redrive.broker.session import Session
 from redrive.broker.vhost import PREDECLARED, VHost
@@ -51,7 +52,8 @@ def queue_row(ask: Ask, vhost: VHost, queue: Queue) -> Json:
 def queue_view(ask: Ask, vhost: VHost, queue: Queue) -> Json:
     """A queue, with null for what it could have and has not."""
     counts = depth(queue)
-    policy = vhost.policies.get(vhost.name, queue.policy) if queue.policy else None
+    policy = vhost.policies.get(vhost.name, queue.policy or "")
+    operator = vhost.operator_policies.get(vhost.name, queue.operator_policy or "")
     active = queue.consumers[0].tag if queue.options.single_active_consumer and queue.consumers else None
     size = queue.bytes
     view: Json = {
@@ -65,8 +67,8 @@ def queue_view(ask: Ask, vhost: VHost, queue: Queue) -> Json:
         "internal": False,
         "arguments": queue_arguments(queue),
         "policy": queue.policy,
-        "operator_policy": None,
-        "effective_policy_definition": dict(policy.definition) if policy else {},
+        "operator_policy": queue.operator_policy,
+        "effective_policy_definition": dict(combined(policy, operator)),
         "state": "running",
         "consumers": len(queue.consumers),
         "consumer_capacity": _capacity(queue),
