@@ -168,7 +168,7 @@ def test_a_body_that_is_not_json_can_be_replaced_by_anything() -> None:
     "edit", [patch({"op": "remove", "path": "/a"}), MergePatch("{}"), Expression("body.a = 1")]
 )
 @pytest.mark.parametrize(
-    "body", [b"{order: 1}", b"\xff", b"", None, b'{"a": 1, "a": 2}', b"[" * 5000 + b"]" * 5000]
+    "body", [b"{order: 1}", b"\xff", b"", None, b'{"a": 1, "a": 2}', b"[" * 100_000 + b"]" * 100_000]
 )
 def test_a_body_that_is_not_json_can_only_be_replaced_as_a_whole(edit: Edit, body: bytes | None) -> None:
     with pytest.raises(FormatError, match="replaced as a whole"):

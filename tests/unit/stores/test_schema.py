@@ -311,6 +311,27 @@ def test_the_mere_beginning_of_a_database_is_refused(tmp_path: Path, size: int) 
         prepare(path)
 
 
+def test_a_file_that_is_refused_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An open connection is a warning from Python 3.13 on, and keeps the file open on every version."""
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def remembered(*args: Any, **options: Any) -> sqlite3.Connection:
+        opened.append(connect(*args, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", remembered)
+    prepare(tmp_path / "whole.db")
+    path = tmp_path / "redrive.db"
+    path.write_bytes((tmp_path / "whole.db").read_bytes()[:100])
+    with pytest.raises(StoreError):
+        prepare(path)
+    assert len(opened) == 2
+    for connection in opened:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
+            connection.execute("SELECT 1")
+
+
 def test_a_directory_and_a_missing_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreDamagedError, match="is a directory; name a file in it"):
         prepare(tmp_path)

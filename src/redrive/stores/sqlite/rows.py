@@ -27,13 +27,13 @@ _COPIED: Final = 65_536  # bytes that are copied sooner than asked about
 def insert_letters(count: int) -> str:
     """The statement that adds `count` heads: many in one go, because each go costs a change of threads.
 
-    It binds the time, then for each letter its stamp and what it says of itself. What SQLite works out by itself stands
-    outside the rows, because it would be compiled for each of them. The rest of a new letter is the same for all of
-    them and comes from the table's defaults (S4).
+    It binds the time (for `ready`), then the stamp and the own columns of each letter. What SQLite computes stands
+    outside the rows, because it would be compiled for each of them. The other columns of a new letter are the same for
+    all and come from the table's defaults (S4).
     """
     bound = {name: f"column{place}" for place, name in enumerate(("created_at", *OWN), start=1)}
     written = {name: f"nullif({it}, {ABSENT})" if name in OPTIONAL else it for name, it in bound.items()}
-    written |= {"updated_at": bound["created_at"], "ready": f"{bound['next_retry_at']} <= ?1"}
+    written |= {"updated_at": bound["created_at"], "ready": f"{bound['next_retry_at']} <= ?"}
     row = f"({', '.join('?' * len(bound))})"
     return (
         f"INSERT INTO letters ({', '.join(map(_quoted, written))}) SELECT {', '.join(written.values())}"

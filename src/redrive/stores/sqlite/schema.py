@@ -45,9 +45,13 @@ def connect(path: Path, *, busy_timeout: timedelta) -> sqlite3.Connection:
         connection = sqlite3.connect(
             path, timeout=busy_timeout.total_seconds(), isolation_level=None, check_same_thread=False
         )
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA cache_size = -16384")
-        connection.execute("PRAGMA temp_store = MEMORY")
+        try:
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA cache_size = -16384")
+            connection.execute("PRAGMA temp_store = MEMORY")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
 
