@@ -129,6 +129,11 @@ def _leave_group(group: str, member: str) -> bytes:
     return struct.pack(">i", len(request)) + request
 
 
+class RelayedKafka39(RelayedKafka):
+    name = "kafka-3.9"
+    generation = "3.9"
+
+
 @pytest.fixture(scope="module")
 def relayed(service_run: Run) -> Iterator[RelayedKafka]:
     with service_run.private(RelayedKafka, os.environ) as server:
@@ -171,3 +176,30 @@ class TestKafkaTransportAfterACrash(Relayed, RestartSuite):
         await asyncio.to_thread(self.server.kill)
         await asyncio.sleep(SESSION)  # nobody is told of it sooner
         await asyncio.to_thread(self.server.start)
+
+
+# The classes below repeat on the oldest supported version what depends on the broker. The order of keys and retry
+# topics are made by the client, from the same requests, and run on the newest only.
+
+
+@pytest.fixture(scope="module")
+def relayed_39(service_run: Run) -> Iterator[RelayedKafka]:
+    with service_run.private(RelayedKafka39, os.environ) as server:
+        yield server
+
+
+class OnKafka39:
+    @pytest.fixture
+    def relayed(self, relayed_39: RelayedKafka) -> RelayedKafka:
+        return relayed_39
+
+
+@pytest.mark.service("kafka-3.9")
+class TestKafkaTransportOnKafka39(OnKafka39, TestKafkaTransport):
+    pass
+
+
+@pytest.mark.slow
+@pytest.mark.service("kafka-3.9")
+class TestKafkaTransportAfterACrashOnKafka39(OnKafka39, TestKafkaTransportAfterACrash):
+    pass

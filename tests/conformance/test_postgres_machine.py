@@ -1,4 +1,4 @@
-"""PostgreSQL and the memory store, given the same verbs in orders nobody thought of."""
+"""Each supported version of PostgreSQL and the memory store give the same results for random sequences of calls."""
 
 from pathlib import Path
 
@@ -10,12 +10,14 @@ from redrive.testing.store_machine import store_machine
 from tests.services import Postgres
 
 
-def test_postgresql_answers_whatever_the_memory_store_answers(postgres: Postgres) -> None:
+def test_postgresql_gives_the_same_results_as_the_memory_store(each_postgres: Postgres) -> None:
     async def open_store(_place: Path, clock: Clock) -> PostgresStore:
-        connection = await asyncpg.connect(postgres.url)
-        await connection.execute("DROP SCHEMA IF EXISTS redrive CASCADE")  # each story begins with nothing
+        connection = await asyncpg.connect(each_postgres.url)
+        await connection.execute(
+            "DROP SCHEMA IF EXISTS redrive CASCADE"
+        )  # each sequence starts with an empty schema
         await connection.close()
-        return await PostgresStore.open(postgres.url, clock=clock)
+        return await PostgresStore.open(each_postgres.url, clock=clock)
 
     case = store_machine(open_store)
     case("runTest").runTest()

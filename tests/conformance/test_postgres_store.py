@@ -1,4 +1,4 @@
-"""The contract on a real PostgreSQL: a database for each test, named by nobody but the test."""
+"""The store contract on each supported version of PostgreSQL, with a database of its own for each test."""
 
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from tests.services import Postgres
 
 class TestPostgresStore(StoreSuite):
     @pytest.fixture(autouse=True)
-    def database(self, postgres: Postgres) -> None:
-        self.url = postgres.url
+    def database(self, each_postgres: Postgres) -> None:
+        self.url = each_postgres.url
 
     async def open_store(self, place: Path, clock: Clock) -> PostgresStore:
         return await PostgresStore.open(self.url, clock=clock)
