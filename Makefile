@@ -1,5 +1,6 @@
 # Every target sets up what it needs in .venv; nothing else has to be run first.
 PYTHON ?= python3
+PYTHONS ?=
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
@@ -9,10 +10,10 @@ WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test check format bench clean
+.PHONY: help setup run demo test test-pythons soak check format bench clean
 
 help:            ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "redrive needs Python 3.11 or newer; set PYTHON=python3.x")'
@@ -31,6 +32,12 @@ demo: $(READY)   ## a shop in which everything goes wrong, for a minute (ARGS='-
 test: $(READY)   ## run all tests (ARGS='-k name' to choose)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
+test-pythons:    ## run the unit tests on each Python from 3.11 on that is found (PYTHONS='python3.12')
+	scripts/test-pythons $(ARGS) -- $(PYTHONS)
+
+soak: $(READY)   ## repeat the long tests at full size, for about an hour (ARGS='-k kill' to choose)
+	REDRIVE_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m soak --timeout 3600 $(ARGS)
+
 check: $(READY)  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -44,5 +51,5 @@ format: $(READY) ## format and fix what can be fixed
 bench: $(READY)  ## run benchmarks (NAME=store-sqlite ARGS=--quick; no NAME lists them)
 	$(BIN)/python -m benchmarks $(NAME) $(ARGS)
 
-clean:           ## remove .venv and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
+clean:           ## remove environments and caches
+	rm -rf $(VENV) .venv-3.* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist

@@ -14,10 +14,11 @@ import pytest
 from redrive.amqp import methods as m
 from redrive.amqp.content import Content
 from redrive.amqp.errors import AmqpError
+from tests import soak
 from tests.faults.blocking_client import PERSISTENT, Client
 
-KILLS = 200
-SHARDS = 10
+KILLS = soak.count(200)
+SHARDS = soak.count(10)
 PUBLISHERS = 2
 
 
@@ -110,6 +111,7 @@ class Story:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_a_killed_broker_loses_no_confirmed_message(tmp_path: Path, shard: int) -> None:
     chance = random.Random(shard)

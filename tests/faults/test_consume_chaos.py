@@ -1,4 +1,4 @@
-"""A consumer behind a network that cuts, delays and half-closes, for 100,000 messages of which a tenth fails.
+"""A consumer behind a network that cuts, delays and half-closes; of the messages a tenth fails.
 
 At the end each message was processed or lies in the dead letters: losses 0. Duplicates are counted and printed.
 """
@@ -20,6 +20,7 @@ from redrive.clock import SystemClock
 from redrive.letters import Message
 from redrive.settings import read
 from redrive.transports import Publication, Source, Target, open_transport
+from tests import soak
 from tests.services import RabbitMQ
 
 ROOT = Path(__file__).parents[2]
@@ -126,15 +127,17 @@ async def run(url: str, queue_type: str, count: int, seed: int) -> dict[str, obj
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("queue_type", ["quorum", "classic"])
 async def test_a_network_that_cuts_loses_no_message(
     rabbitmq: RabbitMQ, queue_type: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    count = 100_000 if queue_type == "quorum" else 30_000
+    # In CI just enough that the network cuts several connections.
+    count = soak.count(100_000 if queue_type == "quorum" else 30_000, in_ci=20_000)
     result = await run(rabbitmq.amqp_url, queue_type, count, seed=20)
     with capsys.disabled():
         print(f"\nchaos, {queue_type} queue: {json.dumps(result)}")  # noqa: T201  that is how it tells
     assert result["lost"] == []
     assert result["poison by bad luck"] == 0
-    assert result["network"]["cut"] > 0  # type: ignore[index]
+    assert result["network"].get("cut", 0) > 0, "no connection was cut: the test shows nothing"  # type: ignore[attr-defined]

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from redrive.broker.journal import Journal
+from tests import soak
 from tests.faults.journal_child import body_of
 
 CHILD = Path(__file__).with_name("journal_child.py")
-KILLS = 100
-SHARDS = 4
+KILLS = soak.count(100)
+SHARDS = soak.count(4)
 
 
 class Told:
@@ -100,6 +101,7 @@ def check(path: Path, told: Told) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_a_killed_journal_has_everything_it_acknowledged_and_nothing_else(tmp_path: Path, shard: int) -> None:
     chance = random.Random(shard)

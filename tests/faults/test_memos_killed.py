@@ -14,11 +14,12 @@ import pytest
 from redrive.settings import StoreSettings
 from redrive.stores import open_store
 from redrive.stores.memos import Memo
+from tests import soak
 from tests.faults.children import a_child
 from tests.services import Postgres
 
 CHILD = Path(__file__).with_name("memo_child.py")
-ROUNDS = 10  # of two children each: 20 kills
+ROUNDS = soak.count(10, in_ci=2)  # of two children each: 20 kills
 
 
 class Told:
@@ -99,10 +100,12 @@ def race_again_and_again(url: str, rounds: int) -> None:
     assert len(writers) == 2 * rounds, "somebody never wrote"
 
 
+@pytest.mark.soak
 def test_processes_on_one_file_that_are_killed_lose_no_write(tmp_path: Path) -> None:
     race_again_and_again(f"sqlite:{tmp_path / 'redrive.db'}", ROUNDS)
 
 
+@pytest.mark.soak
 def test_processes_on_one_database_that_are_killed_lose_no_write(postgres: Postgres) -> None:
     race_again_and_again(postgres.url, ROUNDS // 2)
 

@@ -1,11 +1,7 @@
-"""Many on one PostgreSQL: processes that work, instances that start, tasks that wait, somebody who holds a transaction.
-
-`REDRIVE_TEST_CROWD=100000` takes that many letters for the ten processes.
-"""
+"""Many clients on one PostgreSQL: worker processes, servers that start, waiting tasks, a long transaction."""
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import time
@@ -21,11 +17,12 @@ from redrive.letters import State
 from redrive.stores.changes import Resolve, Settlement
 from redrive.stores.postgres import PostgresOptions, PostgresStore, schema
 from redrive.testing import a_letter, letters
+from tests import soak
 from tests.services import Postgres
 
 CHILD = Path(__file__).with_name("postgres_child.py")
 PROCESSES = 10
-LETTERS = int(os.environ.get("REDRIVE_TEST_CROWD", "10000"))
+LETTERS = soak.count(100_000)
 
 
 async def fill(store: PostgresStore, count: int) -> None:
@@ -37,6 +34,7 @@ async def fill(store: PostgresStore, count: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_ten_processes_finish_every_letter_exactly_once(postgres: Postgres) -> None:
     async def before() -> None:
         store = await PostgresStore.open(postgres.url)

@@ -15,10 +15,11 @@ import pytest
 from redrive.letters import LetterHead, State
 from redrive.letters.lifecycle import TABLE, Step
 from redrive.stores.sqlite import SqliteOptions, SqliteStore
+from tests import soak
 
 CHILD = Path(__file__).with_name("crash_child.py")
-KILLS = 200
-SHARDS = 8
+KILLS = soak.count(200)
+SHARDS = soak.count(8)
 AFTER = {
     "Resolve": State.RESOLVED, "Retry": State.PENDING, "Exhaust": State.FAILED, "Park": State.MANUAL,
     "Release": State.PENDING,
@@ -117,6 +118,7 @@ async def check(path: Path, told: Told) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_a_killed_process_loses_nothing_it_acknowledged(tmp_path: Path, shard: int) -> None:
     chance = random.Random(shard)
