@@ -1,7 +1,8 @@
 """How many messages does redrive consume in a second, beside what others consume from the same RabbitMQ?
 
-One RabbitMQ of this run alone, with its own defaults. Each contestant is a process of its own that finds its queue
-full and tells when it saw the first and the last message, so that no start counts. Messages are persistent, of 1 KB;
+It uses the newest RabbitMQ that is installed, started for this run, with its own defaults. Each contestant is a process
+of its own that finds its queue full and reports when it saw the first and the last message, so that start-up does not
+count. Messages are persistent, of 1 KB;
 prefetch is 200, each message is settled by a handler that does nothing; then the same with every tenth message
 failing for good, which each dead-letters in its own way. Ours by default publishes a dead letter that tells why and
 acknowledges when it is confirmed, which is more than a reject: pika is there with a reject and with a publish of that
@@ -171,10 +172,12 @@ def compare(arena: "Arena", load: Load, contestants: Sequence[Contestant], effor
         if contestant is REJECTING:
             if contestant in found and PIKA in found:
                 name = f"{load.name} by a reject"
-                yield Case(name, found[REJECTING], found[PIKA], PIKA.title, PIKA.asked, UNIT)
+                peer_name = f"{PIKA.title} on {arena.target.name}"
+                yield Case(name, found[REJECTING], found[PIKA], peer_name, PIKA.asked, UNIT)
         elif contestant in found:
             name = f"{load.name}, runtime over transport" if contestant is BARE else load.name
-            yield Case(name, found[OURS], found[contestant], contestant.title, contestant.asked, UNIT)
+            peer_name = f"{contestant.title} on {arena.target.name}"
+            yield Case(name, found[OURS], found[contestant], peer_name, contestant.asked, UNIT)
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ def start(stack: contextlib.ExitStack) -> "Arena | None":
         return None
     test_run = stack.enter_context(Run.of({}))
     server = stack.enter_context(test_run.private(Broker, os.environ))
-    return Arena(Target("Kafka", server.url, server.pids[-1:]), server.address, {})
+    return Arena(Target(f"Kafka {server.version}", server.url, server.pids[-1:]), server.address, {})
 
 
 def answer(arena: "Arena", question: Question, effort: Effort) -> Iterator[Case]:
@@ -146,7 +146,8 @@ def answer(arena: "Arena", question: Question, effort: Effort) -> Iterator[Case]
     peers = [peer for peer in asked if peer in found]
     if question.ours in found and peers:
         best = max(peers, key=lambda peer: found[peer])
-        yield Case(question.name, found[question.ours], found[best], best.title, question.asked, UNIT)
+        peer_name = f"{best.title} on {arena.target.name}"
+        yield Case(question.name, found[question.ours], found[best], peer_name, question.asked, UNIT)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """How fast do dead letters come into the store, how fast do they find their way back, and does a full store slow it?
 
-One RabbitMQ of this run alone. A round fills a dead-letter queue with orders of 1 KB, as redrive's consumer leaves
-them, and takes the whole way: our collector drains them into SQLite, then our worker sends them back to their queue,
-an app processes them and says so, and the collector of verdicts resolves each letter. A round is made on a store of
-10,000 letters and on a large one, and the two are held against each other. The peers, in turns with them:
+It uses the newest RabbitMQ that is installed, started for this run. A round fills a dead-letter queue with orders of
+1 KB as redrive's consumer leaves them. The collector drains them into SQLite, the worker sends them back to their
+queue, an app processes them, and the verdict collector resolves each letter. Each round runs on a store of 10,000
+letters and on a large one, which are compared with each other. The peers, in turns with them:
 
     pika and one insert, one commit, one acknowledgement for each message into a plain table of the same durability:
     with SQLite as it is, and with a write-ahead log, as ours has one
@@ -103,7 +103,8 @@ def run(*, quick: bool) -> Iterator[Case]:
         server = starting.result()
         if server is None:
             return
-        target = Target("RabbitMQ", server.amqp_url, server.pids[-1:])
+        version = server.address.api("GET", "/overview")["rabbitmq_version"]
+        target = Target(f"RabbitMQ {version}", server.amqp_url, server.pids[-1:])
         with Link(target.url) as link:
             arena = Arena(server, target, link, dead_order(), place)
             yield from compare(arena, stores, effort)
@@ -141,16 +142,21 @@ def compare(arena: "Arena", stores: dict[int, Path], effort: Effort) -> Iterator
     large = f"{effort.large:,}"
     small = f"{SMALL:,}"
     for peer in (PLAIN, TUNED):
-        yield from rates.case("collected into SQLite, 1 KB", f"collecting at {small}", peer, peer, 5.0)
+        peer_name = f"{peer}, on {arena.target.name}"
+        yield from rates.case("collected into SQLite, 1 KB", f"collecting at {small}", peer, peer_name, 5.0)
     yield from rates.case(
-        "redriven with confirm, tracking and verdict, 1 KB", f"redriving at {small}", SHOVEL, SHOVEL, 0.5
+        "redriven with confirm, tracking and verdict, 1 KB",
+        f"redriving at {small}",
+        SHOVEL,
+        f"shovel of {arena.target.name}",
+        0.5,
     )
     for what in ("collecting", "redriving"):
         yield from rates.case(
             f"{what}, {large} letters in the store",
             f"{what} at {large}",
             f"{what} at {small}",
-            f"the same at {small}",
+            f"the same at {small}, on {arena.target.name}",
             FLAT,
         )
 

@@ -9,6 +9,8 @@ Then a large store against a small one, and more processes against one.
 
 import asyncio
 import contextlib
+import dataclasses
+import importlib.metadata
 import os
 import random
 import subprocess
@@ -52,7 +54,7 @@ class DurableServer(PostgresServer):
         """The same, with one word changed."""
         [process] = super().processes()
         argv = tuple("fsync=on" if word == "fsync=off" else word for word in process.argv)
-        return (Process(argv, process.env, process.stop, process.kill),)
+        return (dataclasses.replace(process, argv=argv),)
 
 
 async def filled(url: str, count: int) -> PostgresStore:
@@ -78,8 +80,12 @@ def against_peers(server: Postgres, count: int, rounds: int) -> Iterator[Case]:
                 )
     best = {name: max(found) for name, found in rates.items()}
     name = f"claim and settle by {BATCH}"
-    yield Case(name, best["ours"], best["procrastinate"], "procrastinate's worker", 10, "letters/s")
-    yield Case(name, best["ours"], best["one by one"], "SKIP LOCKED one by one", 5, "letters/s")
+    version = f"PostgreSQL {server.psql('show server_version').split()[0]}"
+    for peer, peer_name, asked in (
+        ("procrastinate", f"procrastinate {importlib.metadata.version('procrastinate')}", 10),
+        ("one by one", "SKIP LOCKED one by one", 5),
+    ):
+        yield Case(name, best["ours"], best[peer], f"{peer_name} on {version}", asked, "letters/s")
 
 
 async def ours(url: str, count: int) -> float:

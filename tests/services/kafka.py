@@ -200,6 +200,11 @@ class KafkaServer(Server[Kafka]):
         """Where it listens, for a user who may do everything."""
         return self.address.url
 
+    @property
+    def version(self) -> str:
+        """The version of its jar, for example `4.3.1`."""
+        return ".".join(map(str, _version_in_name(self.program)))
+
 
 _LOGGING = """\
 rootLogger.level = warn
