@@ -25,6 +25,7 @@ GET = {"count": 5, "ackmode": "ack_requeue_true", "encoding": "auto"}
 NEW = {"name": "new", "durable": True, "auto_delete": False, "arguments": {}}
 PUBLISH = "/exchanges/{v}/amq.default/publish"
 _VHOST = "/vhosts/{v}?columns=name,description,tags,default_queue_type,metadata,protected_from_deletion"
+_MD5 = {"hashing_algorithm": "rabbit_password_hashing_md5"}
 _OPERATOR = "/operator-policies/{v}/o"
 _OPERATOR_VALUE = {"pattern": "x", "definition": {"max-length": 1}, "priority": 0, "apply-to": "all"}
 _OPERATOR_PARAMETER = {
@@ -159,6 +160,13 @@ SCRIPTS: Mapping[str, list[Request]] = {
         ("PUT", "/users/{v}-u", {"password": "p", "tags": "policymaker,other"}),
         ("PUT", "/users/{v}-bad", {"password": "p"}),
         ("PUT", "/users/{v}-bad", {"password_hash": "zz", "tags": ""}),
+        ("PUT", "/users/{v}-odd", {"password": "", "tags": ""}),
+        ("PUT", "/users/{v}-odd", {"tags": ""}),
+        ("PUT", "/users/{v}-odd", {"password_hash": "", "tags": "administrator"}),
+        ("PUT", "/users/{v}-odd", {"password_hash": "abcd", "tags": []}),
+        ("PUT", "/users/{v}-odd", {"password_hash": "abcd", "tags": "", **_MD5}),
+        ("GET", "/users/{v}-odd", None),
+        ("DELETE", "/users/{v}-odd", None),
         ("PUT", "/permissions/{v}/{v}-u", {"configure": "^m", "write": ".*", "read": ""}),
         ("PUT", "/permissions/{v}/{v}-u", {"configure": "^m", "write": ".*", "read": ".*"}),
         ("PUT", "/permissions/{v}/{v}-u", {"configure": ""}),

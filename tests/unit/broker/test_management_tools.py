@@ -50,6 +50,7 @@ class TestNodes:
         assert node["mem_used"] > 1_000_000
         assert node["fd_used"] > 3
         assert node["connection_created"] == 0
+        assert [each["name"] for each in node["auth_mechanisms"]] == ["AMQPLAIN", "ANONYMOUS", "PLAIN"]
         assert (await here.get(f"/api/nodes/{NODE}")).keys() == node.keys()
         assert (await here.call("GET", "/api/nodes/other")).status == 404
 

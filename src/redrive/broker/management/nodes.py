@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from redrive._version import __version__
+from redrive.amqp.sasl import AMQPLAIN, ANONYMOUS, EXTERNAL, PLAIN
 from redrive.broker.core import RABBITMQ_VERSION
 from redrive.broker.exchanges import KINDS
 from redrive.broker.management.answers import NO_CONTENT, Answer, Json, no_such_object
@@ -129,7 +130,7 @@ def _node(ask: Ask) -> Json:
         "exchange_types": EXCHANGE_TYPES,
         "auth_mechanisms": [
             {"name": name, "description": f"SASL {name} authentication mechanism", "enabled": True}
-            for name in ("AMQPLAIN", "PLAIN")
+            for name in _mechanisms(ask)
         ],
         "contexts": contexts(ask),
         "partitions": [],
@@ -143,6 +144,16 @@ def _node(ask: Ask) -> Json:
         **ask.desk.rates.look(("node",), gauges, ask.now),
         **churn(ask),
     }
+
+
+def _mechanisms(ask: Ask) -> list[str]:
+    """The ways to log in that some client is offered."""
+    offered = {AMQPLAIN, PLAIN}
+    if ask.broker.anonymous is not None:
+        offered.add(ANONYMOUS)
+    if any(protocol == "amqp/ssl" for protocol, _, _ in ask.desk.listeners()):
+        offered.add(EXTERNAL)
+    return sorted(offered)
 
 
 # --- memory --------------------------------------------------------------------------------------------------

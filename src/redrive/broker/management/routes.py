@@ -161,6 +161,7 @@ ROUTES: Final[Mapping[str, Mapping[str, Handler]]] = {
         "DELETE": parameters.delete_global_parameter,
     },
     "/api/definitions": {"GET": definitions.export_all, "POST": definitions.import_all},
+    "/api/all-configuration": {"GET": definitions.export_all, "POST": definitions.import_all},  # its old name
     "/api/definitions/{vhost}": {"GET": definitions.export_vhost, "POST": definitions.import_vhost},
     f"{_CHECKS}/alarms": {"GET": health.alarms},
     f"{_CHECKS}/local-alarms": {"GET": health.local_alarms},
