@@ -2,8 +2,8 @@
 
 It goes back to its queue without counting as a failure, and its consumer gets a `basic.cancel` and nothing more. The
 consumer and its delivery tags stay known: an acknowledgement that comes later changes nothing in the queue, and when
-there is one for every delivery that was taken away, the consumer gets messages again. A client that cannot be told,
-because it does not know `basic.cancel` from a server or has no such consumer any more, loses its channel instead.
+there is one for every delivery that was taken away, the consumer gets messages again. A client that cannot be notified,
+because it does not support `basic.cancel` from a server or has no such consumer any more, loses its channel instead.
 
 Nothing is done when a message is delivered but to note the time. A queue with consumers that have a timeout is looked
 at when the oldest delivery is due, or after one timeout if there is none: what is delivered in between is due later.

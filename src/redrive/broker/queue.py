@@ -167,7 +167,7 @@ class Queue:
         return message.size + message.meta if self.is_quorum else message.size
 
     def has_room_for(self, message: Message) -> bool:
-        """False if a queue that `refuses` publishes would overflow (AMQP.md 20)."""
+        """False if a queue that `refuses` publishes would overflow."""
         options = self.options
         if options.max_length is not None and len(self.line) + self.held >= options.max_length:
             return False
@@ -190,7 +190,7 @@ class Queue:
             passed_on = not self.line and any(consumer.room() > 0 for consumer in self.consumers)
             entry.redelivered = self.is_quorum or not passed_on
         ttl = self.options.message_ttl
-        if expiration is not None or ttl is not None:  # AMQP.md 19: the smaller one, fixed now
+        if expiration is not None or ttl is not None:  # the smaller one, fixed now
             life = min(expiration if expiration is not None else NEVER, ttl if ttl is not None else NEVER)
             entry.expires_at = now + life or 1
             self.expires_messages = True
@@ -237,7 +237,7 @@ class Queue:
         self._next_number = max(self._next_number, entry.number + 1)
 
     def trim(self) -> None:
-        """Drop from the head until the limits are kept (AMQP.md 20)."""
+        """Drop from the head until the limits are kept."""
         options, line = self.options, self.line
         if self.refuses or (options.max_length is None and options.max_length_bytes is None):
             return
@@ -250,7 +250,7 @@ class Queue:
             self.ground.bury(self, entry, Reason.MAXLEN)
 
     def expire(self, now: int) -> None:
-        """Let go of what is at the head and over its time; be woken for the next one (AMQP.md 19)."""
+        """Let go of what is at the head and over its time; be woken for the next one."""
         line = self.line
         while True:
             over = next((head for head in line.heads() if head.expires_at and head.expires_at <= now), None)
@@ -343,7 +343,7 @@ class Queue:
         return None
 
     def _is_instant(self, entry: Entry, now: int) -> bool:
-        """A time to live of zero still reaches a consumer that waits at this very moment (AMQP.md 19)."""
+        """A time to live of zero still reaches a consumer that waits at this very moment."""
         return entry.expires_at == now and not entry.acquired and entry.number == self._next_number - 1
 
     def _next_consumer(self) -> "Consumer | None":

@@ -255,7 +255,7 @@ class VHost:
     # --- policies ------------------------------------------------------------------------------------------
 
     def policies_changed(self, now: int) -> None:
-        """Policies act on living queues and exchanges at once (AMQP.md 23)."""
+        """Policies act on living queues and exchanges at once."""
         for kind, policies in (("policies", self.policies), ("operator_policies", self.operator_policies)):
             rows = [policy.to_json() for policy in policies.list()]
             self.broker.keep.document(f"{kind}\x1f{self.name}", msgspec.json.encode(rows) if rows else None)
@@ -360,7 +360,7 @@ class VHost:
     # --- dead letters --------------------------------------------------------------------------------------
 
     def send_dead_letter(self, queue: Queue, entry: Entry, reason: Reason, now: int) -> None:
-        """The message that died goes to the queue's dead-letter exchange, or nowhere (AMQP.md 9 to 17)."""
+        """The message that died goes to the queue's dead-letter exchange, or nowhere."""
         options, message = queue.options, entry.message
         if options.at_least_once and entry.number:
             at_least_once.send_or_keep(self, queue, entry, reason, now)
@@ -412,7 +412,7 @@ class VHost:
         return found
 
     def _fall_back(self, queue: Queue, entry: Entry, reason: Reason, why: str, now: int) -> None:
-        """RabbitMQ drops such messages without a word. Here it is told, and a fallback may keep them (B6)."""
+        """Log a dead letter without a route, which RabbitMQ drops silently; a fallback queue may keep it."""
         fallback = self.queues.get(self.broker.dead_letter_fallback or "")
         kept = False
         if fallback is not None and fallback is not queue:

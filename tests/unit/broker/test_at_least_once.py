@@ -94,7 +94,7 @@ def test_letter_without_an_exchange_is_kept_and_arrives_after_the_interval(
     assert len(queue_of(world).dead) == 0
 
 
-def test_letter_tells_when_it_died_and_not_when_it_was_sent(world: World, client: Peer) -> None:
+def test_letter_records_the_time_of_its_death(world: World, client: Peer) -> None:
     declare(client)
     die(client)
     died_at = world.now // 1000

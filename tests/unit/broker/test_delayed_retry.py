@@ -174,7 +174,7 @@ class TestDelay:
         assert client.take(m.BasicDeliver).redelivered
 
     @pytest.mark.parametrize(("kind", "delayed"), [("failed", [1, 0, 1]), ("returned", [0, 1, 0])])
-    def test_type_tells_failures_from_returns(self, kind: str, delayed: list[int]) -> None:
+    def test_type_distinguishes_failures_and_returns(self, kind: str, delayed: list[int]) -> None:
         world = World()
         client = world.client()
         declare(client, x_delayed_retry_type=kind)
@@ -288,7 +288,11 @@ class TestRestart:
         world.advance(59)
         assert client.depth("q") == 1
         world.advance(1)
-        assert client.depth("q") == 2
+        found = client.get("q")
+        assert found is not None
+        assert found[1].body == b"later"
+        assert found[1].decoded().headers == {"x-acquired-count": 1, "x-delivery-count": 1}
+        assert client.bodies("q") == [b"ready"]
 
     @pytest.mark.parametrize("orderly", [True, False])
     def test_message_whose_time_is_over_is_ready(self, tmp_path: Path, orderly: bool) -> None:
