@@ -14,7 +14,7 @@ from redrive.amqp.errors import HardError, ReplyCode, SoftError
 from redrive.broker.arguments import Declared, check_exchange, check_server_named, consumer_arguments
 from redrive.broker.channel import Channel, Transaction
 from redrive.broker.consumer import Consumer, header_of
-from redrive.broker.consumer_timeout import timeout_of, watch
+from redrive.broker.consumer_timeout import settle_late, timeout_of, watch
 from redrive.broker.queue import Queue
 from redrive.broker.vhost import PREDECLARED, REPLY_TO
 
@@ -352,6 +352,7 @@ def basic_recover(channel: Channel, method: m.BasicRecover | m.BasicRecoverAsync
     """Everything unsettled goes back."""
     if not method.requeue:
         raise HardError(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
+    settle_late(channel, 0, multiple=True, verdict="requeue")
     channel.settle_all(list(channel.unacked), "requeue")
     if isinstance(method, m.BasicRecover):
         channel.session.send(m.BasicRecoverOk(), channel.number)

@@ -114,6 +114,20 @@ def a_late_requeue_does_not_end_the_pause(scene: Scene) -> None:
 
 
 @differs("consumer-timeout")
+def a_recover_forgets_deliveries_that_were_taken_away(scene: Scene) -> None:
+    ch, slow = scene.channel(), scene.channel()
+    _queue(ch)
+    slow.consume("work", "slow")
+    ch.publish("work", "body")
+    slow.arrivals(2)
+    slow.recover()
+    slow.no_deliveries("work")
+    slow.ack(1)
+    slow.see_close("unknown tag")
+    ch.get("work", wait=True)
+
+
+@differs("consumer-timeout")
 def another_consumer_gets_what_was_returned(scene: Scene) -> None:
     ch, slow, quick = scene.channel(), scene.channel(), scene.channel()
     _queue(ch)

@@ -158,6 +158,19 @@ def delayed_messages_come_in_the_order_of_their_times_before_the_others(scene: S
 
 
 @differs("delayed-retry")
+def a_delayed_message_comes_before_higher_priorities(scene: Scene) -> None:
+    ch = scene.channel()
+    _queue(ch)
+    ch.publish("work", "low", priority=1)
+    ch.nack(ch.get("work", wait=True), requeue=True)
+    ch.publish("work", "high", priority=9)
+    ch.publish("work", "higher", priority=20)
+    ch.await_count("work", 3)
+    for _ in range(3):
+        ch.get("work")
+
+
+@differs("delayed-retry")
 def messages_that_were_returned_together_keep_their_order(scene: Scene) -> None:
     ch = scene.channel()
     _queue(ch)
