@@ -1,6 +1,7 @@
 """A message dies, and people are told: the whole way, from a producer to a mailbox and a webhook (C7)."""
 
 import asyncio
+import re
 import signal
 import textwrap
 import time
@@ -242,3 +243,41 @@ async def test_the_share_of_messages_that_die_is_read_from_the_broker(tmp_path: 
     [told] = [told for told in hook.bodies if told["rule"] == "dead-share"]
     assert told["text"] == "Of the messages of orders, a share of 0.11 has died, more than 0.1."
     assert told["counts"] == {"delivered": 100, "dead": 11}
+
+
+@pytest.mark.parametrize(
+    "where", ["embedded", pytest.param("rabbitmq", marks=pytest.mark.service("rabbitmq"))]
+)
+async def test_queue_that_nobody_drains_raises_an_alert_that_ends_with_the_queue(
+    tmp_path: Path, request: pytest.FixtureRequest, where: str
+) -> None:
+    rule = '\n    [[alert_rules]]\n    name = "queue-stalled"\n    warning = 1\n'
+    options: list[str] = []
+    rabbitmq_url = ""
+    async with receivers() as (_, hook, alerts):
+        settings = alerts.replace('calm = "1s"', 'calm = "1s"\n    probe_every = "1s"') + rule
+        if where == "rabbitmq":
+            rabbitmq: RabbitMQ = request.getfixturevalue("rabbitmq")
+            rabbitmq_url = rabbitmq.amqp_url
+            options = ["--broker", rabbitmq_url]
+            settings += f'\n    [broker]\n    management_url = "{rabbitmq.management_url}"\n'
+        with serving(tmp_path, *options, settings=settings) as server:
+            url = rabbitmq_url or server.broker
+            await asyncio.to_thread(publish, url, b"1", b"2", b"3")
+            for occasion in ("raised", "recovered"):
+                async with asyncio.timeout(PATIENCE):
+                    while occasion not in [each["occasion"] for each in hook.bodies]:  # noqa: ASYNC110  the server tells
+                        await asyncio.sleep(0.05)
+                told = [each for each in hook.bodies if each["occasion"] == occasion]
+                assert [(each["rule"], each["severity"], each["queue"]) for each in told] == [
+                    ("queue-stalled", "warning", "orders.dlq")
+                ]
+                if occasion == "raised":
+                    assert re.fullmatch(
+                        r"orders has stopped draining: messages are ready, none was delivered for [0-9.]+ s "
+                        r"\(limit 1 s\)\.",
+                        told[0]["text"],
+                    )
+                    assert told[0]["counts"] == {"ready": 3, "consumers": 0}
+                    with channel(url) as amqp:
+                        amqp.queue_purge("orders")

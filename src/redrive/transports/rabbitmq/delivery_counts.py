@@ -112,10 +112,15 @@ def counts_of_version(version: tuple[int, ...] | None) -> DeliveryCounts:
 
 def counts_of(server_properties: Mapping[str, object]) -> DeliveryCounts:
     """The row of a server, by what it says of itself in connection.start."""
-    if _text(server_properties.get("platform")).startswith(_EMBEDDED):
+    if is_embedded(server_properties):
         return NEWEST  # the embedded broker behaves like the newest RabbitMQ, whatever version it announces
     numbers = re.match(r"\d+(?:\.\d+)*", _text(server_properties.get("version")))
     return counts_of_version(tuple(map(int, numbers[0].split("."))) if numbers else None)
+
+
+def is_embedded(server_properties: Mapping[str, object]) -> bool:
+    """Whether this is the embedded broker."""
+    return _text(server_properties.get("platform")).startswith(_EMBEDDED)
 
 
 def _since(row: DeliveryCounts) -> tuple[int, int]:

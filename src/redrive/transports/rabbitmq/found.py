@@ -149,6 +149,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     vhost: str = "/"
     user: str = "guest"
     version: tuple[int, ...] | None = None  # RabbitMQ's
+    is_embedded: bool = False  # it is the embedded broker, which announces a version of RabbitMQ
     counts: DeliveryCounts | None = None  # how it counts deliveries, where more than its version says so
     cluster: str | None = None  # what the brokers call themselves
     management: str | None = None  # where the management API is, without credentials

@@ -97,7 +97,8 @@ def _of_other_type(queue: FoundQueue, name: str) -> bool:
 
 def _mend_queue(found: Found, queue: FoundQueue, differences: tuple[Difference, ...]) -> str:
     arguments = queue.arguments or {}
-    settable = _BY_POLICY if found.version != _ARGUMENTS_ONLY else _BY_POLICY - _DELAYED_RETRY
+    arguments_only = found.version == _ARGUMENTS_ONLY and not found.is_embedded
+    settable = _BY_POLICY - _DELAYED_RETRY if arguments_only else _BY_POLICY
     if all(each.what in settable and f"x-{each.what}" not in arguments for each in differences):
         return set_policy(found, queue, {each.what: each.wanted for each in differences})
     lifted = [each.what for each in differences if each.wanted is None and f"x-{each.what}" not in arguments]

@@ -28,6 +28,7 @@ from redrive.errors import (
 from redrive.transports.plan import Applied, Item, Plan, raise_failed
 from redrive.transports.rabbitmq import management
 from redrive.transports.rabbitmq.channel import Channel
+from redrive.transports.rabbitmq.delivery_counts import is_embedded
 from redrive.transports.rabbitmq.found import Found, FoundExchange, FoundQueue, version_of
 from redrive.transports.rabbitmq.link import Link, connect
 from redrive.transports.rabbitmq.management import ManagementUrl
@@ -70,6 +71,7 @@ async def linked(url: BrokerUrl) -> AsyncIterator[Link]:
 
 async def look(link: Link, topology: Topology, at: ManagementUrl, *, guessed: bool) -> Found:
     """What is there. Where the management API is only guessed, AMQP alone will do; `unseen` then says why."""
+    about: dict[str, Any] = {"counts": link.counts, "is_embedded": is_embedded(link.server_properties)}
     try:
         found = await management.look(at, link.url.vhost, link.url.user)
         _check_same(found, at, _text(link.server_properties.get("cluster_name")))
@@ -82,10 +84,10 @@ async def look(link: Link, topology: Topology, at: ManagementUrl, *, guessed: bo
             vhost=link.url.vhost,
             user=link.url.user,
             version=version_of(_text(link.server_properties.get("version"))),
-            counts=link.counts,
+            **about,
             unseen=(*found.unseen, f"because {error}"),
         )
-    return await _with_depths(link.channel, msgspec.structs.replace(found, counts=link.counts), topology)
+    return await _with_depths(link.channel, msgspec.structs.replace(found, **about), topology)
 
 
 async def _with_depths(open_channel: OpenChannel, found: Found, topology: Topology) -> Found:

@@ -2,12 +2,16 @@
 
 import json
 import shlex
+from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
-from redrive.transports.base import Source
+from redrive.errors import SettingsError
+from redrive.transports.base import DelayedRetry, Source
 from redrive.transports.plan import Item, as_table, show
+from redrive.transports.rabbitmq.delivery_counts import counts_of_version
 from redrive.transports.rabbitmq.found import (
     Found,
     FoundExchange,
@@ -253,6 +257,42 @@ class TestMending:
         words = shlex.split(curl)
         assert words[5] == "http://HOST:15672/api/permissions/a%2Fb/shop"
         assert json.loads(words[-1]) == {"configure": "", "write": "^old$|^amq\\.default$", "read": ".*"}
+
+    @pytest.mark.parametrize(
+        ("seen", "mend"),
+        [
+            ({"version": (4, 3, 0)}, "arguments of a queue cannot be changed in place"),
+            ({"version": (4, 3, 1)}, "curl "),
+            ({"version": (4, 3, 0), "is_embedded": True}, "curl "),
+        ],
+    )
+    def test_delayed_retry_of_a_queue_that_exists_is_set_by_policy_from_4_3_1_on(
+        self, seen: dict[str, Any], mend: str
+    ) -> None:
+        retry = DelayedRetry(timedelta(seconds=10), timedelta(minutes=5))
+        found = msgspec.structs.replace(as_wanted(wanted([ORDERS])), **seen)
+        source = msgspec.structs.replace(ORDERS, delayed_retry=retry)
+        differing = item(found, "orders", source)
+        assert {each.what: each.wanted for each in differing.differences} == {
+            "delayed-retry-type": "failed",
+            "delayed-retry-min": 10_000,
+            "delayed-retry-max": 300_000,
+        }
+        assert differing.mend.startswith(mend)
+
+    @pytest.mark.parametrize(
+        ("source", "version", "why"),
+        [
+            (Source(name="orders", queue_type="classic"), (4, 3), "only quorum queues have delayed retry"),
+            (ORDERS, (4, 2), "delayed retry needs RabbitMQ 4.3 or later"),
+        ],
+    )
+    def test_delayed_retry_is_refused_where_the_broker_would_ignore_it(
+        self, source: Source, version: tuple[int, ...], why: str
+    ) -> None:
+        asked = msgspec.structs.replace(source, delayed_retry=DelayedRetry(timedelta(1), timedelta(1)))
+        with pytest.raises(SettingsError, match=why):
+            wanted([asked], counts_of_version(version))
 
     def test_permissions_that_cannot_be_seen_are_not_replaced(self) -> None:
         mend = allow(Found(user="shop"), "read", "orders")
