@@ -74,9 +74,9 @@ async def test_a_user_that_is_refused_is_told_without_the_password(broker: Rabbi
 @pytest.mark.parametrize(
     ("status", "text", "why"),
     [
-        (500, "boom", "answered overview with 500: boom"),
-        (503, "", "answered overview with 503"),
-        (404, "", "does not know overview"),
+        (500, "boom", "answered exchanges/%2F/amq.direct with 500: boom"),
+        (503, "", "answered exchanges/%2F/amq.direct with 503"),
+        (404, "", "shows nothing of the virtual host '/' to the user"),
         (200, "<html>", "something else than expected"),
         (200, "", "something else than expected"),
     ],
@@ -99,7 +99,7 @@ async def test_figures_that_are_none_are_told() -> None:
         with pytest.raises(TransportError, match="something else than expected"):
             await probe.look(["orders"])
     assert [request.raw_path for request, _ in answers.requests] == [
-        "/api/overview",
+        "/api/exchanges/%2F/amq.direct",
         "/api/queues/%2F/orders",
     ]
 
