@@ -417,6 +417,13 @@ DELIBERATE: Mapping[str, Deliberate] = {
             _in_entries(_identity),
         ),
         Deliberate(
+            "federation-exchange-type",
+            "has the exchange type `x-federation-upstream` if its plugin is enabled; else 406",
+            "503, as RabbitMQ 3.10 without the plugin",
+            "the exchange federation of any RabbitMQ then uses a fanout exchange on this upstream",
+            None,
+        ),
+        Deliberate(
             "reply-address-without-consumer",
             "ends the connection on a declare of a direct reply-to address that nobody consumes: 541",
             "closes the channel: 404, as 4.0 and 3.10",

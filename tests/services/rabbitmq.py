@@ -108,7 +108,7 @@ class RabbitMQ(Address):
 
 
 class RabbitMQServer(Server[RabbitMQ]):
-    """A RabbitMQ node with management and shovel that shares nothing with a node of the system.
+    """A RabbitMQ node with management, shovel and federation that shares nothing with a node of the system.
 
     It runs in a Debian system of its own (`.services/rabbitmq-4.3`), with its own epmd, cookie, node name and
     directories. Debian's wrapper in the PATH changes the user and the directories, so the script behind it is started.
@@ -162,7 +162,8 @@ class RabbitMQServer(Server[RabbitMQ]):
         )
         self._own(
             self.home / "enabled_plugins",
-            "[rabbitmq_management,rabbitmq_shovel,rabbitmq_shovel_management].\n",
+            "[rabbitmq_management,rabbitmq_shovel,rabbitmq_shovel_management,"
+            "rabbitmq_federation,rabbitmq_federation_management].\n",
         )
         self._own(self.home / "rabbitmq-env.conf", "")
         return RabbitMQ(

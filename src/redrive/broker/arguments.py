@@ -28,6 +28,9 @@ MAX_EXPIRY: Final = 315_360_000_000  # ten years of 365 days, in milliseconds
 MAX_MESSAGE_SIZE: Final = 16_777_216  # RabbitMQ's default
 DEFAULT_DELIVERY_LIMIT: Final = 20
 EXCHANGE_TYPES: Final = ("direct", "fanout", "topic", "headers")
+# The exchange federation of a RabbitMQ tries this type on an upstream first. It uses a fanout exchange instead if the
+# answer is the one that RabbitMQ gave to any unknown type up to version 3: 503, which ends that connection.
+FEDERATION_TYPE: Final = "x-federation-upstream"
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -323,7 +326,9 @@ def _options(kind: QueueType, seen: FieldTable, warnings: tuple[str, ...], place
 
 
 def check_exchange(name: str, vhost: str, kind: str, arguments: FieldTable) -> str | None:
-    """The alternate exchange of a new exchange; a type that there is not is refused first."""
+    """The alternate exchange of a new exchange; an unknown type is refused first."""
+    if kind == FEDERATION_TYPE:
+        raise HardError(ReplyCode.COMMAND_INVALID, f"unknown exchange type '{kind}'")
     if kind not in EXCHANGE_TYPES:
         raise refused(f"unknown exchange type '{kind}'")
     return _check_exchange_name(arguments, "alternate-exchange", f"exchange '{name}' in vhost '{vhost}'")

@@ -257,6 +257,15 @@ def a_declaration_that_differs_says_in_what(scene: Scene) -> None:
     wire.channel().exchange("x", "fanout", passive=True)
 
 
+@differs("federation-exchange-type")
+def an_exchange_of_the_federation_ends_the_connection(scene: Scene) -> None:
+    wire = scene.connect()
+    wire.channel().exchange("x", "x-federation-upstream")
+    close = wire.closed_by
+    text = "COMMAND_INVALID - unknown exchange type 'x-federation-upstream'"
+    scene.demand(text, holds=close is not None and (close.reply_code, close.reply_text) == (503, text))
+
+
 @differs("unknown-exchange-type")
 def an_unknown_exchange_type_closes_the_channel(scene: Scene) -> None:
     wire = scene.connect()
