@@ -256,6 +256,7 @@ SCRIPTS: Mapping[str, list[Request]] = {
         ("PUT", "/queues/{v}/third", {"durable": True}),
         ("PUT", "/queues/{v}/fourth", {"durable": True}),
         ("PUT", "/queues/{v}/third", {"durable": True}),
+        ("POST", "/definitions/{v}", {"queues": [NEW, {**NEW, "name": "third"}]}),
         ("DELETE", "/vhost-limits/{v}/max-queues", None),
         ("DELETE", "/vhost-limits/{v}/max-queues", None),
         ("DELETE", "/vhost-limits/{v}-none/max-queues", None),

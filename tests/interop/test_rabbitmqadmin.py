@@ -233,24 +233,24 @@ class TestVersion1:
             assert "classic" in admin("-d", depth, "list", "queues").stdout
 
     def test_declares_publishes_gets_and_deletes(self, admin: Admin) -> None:
-        def told(*args: str) -> str:
+        def output(*args: str) -> str:
             return admin(*args).stdout
 
-        assert "queue declared" in told("declare", "queue", "name=q", "durable=true")
-        assert "exchange declared" in told("declare", "exchange", "name=e", "type=topic")
+        assert "queue declared" in output("declare", "queue", "name=q", "durable=true")
+        assert "exchange declared" in output("declare", "exchange", "name=e", "type=topic")
         binding = ("source=e", "destination=q", "destination_type=queue")
-        assert "binding declared" in told("declare", "binding", *binding, "routing_key=a.#")
+        assert "binding declared" in output("declare", "binding", *binding, "routing_key=a.#")
         policy = ("name=p", "pattern=q", 'definition={"max-length":5}', "apply-to=queues")
-        assert "policy declared" in told("declare", "policy", *policy)
-        assert "Message published" in told("publish", "exchange=e", "routing_key=a.b", "payload=hello")
-        assert "NOT routed" in told("publish", "exchange=e", "routing_key=b", "payload=hello")
-        (message,) = json.loads(told("-f", "raw_json", "get", "queue=q", "ackmode=ack_requeue_false"))
+        assert "policy declared" in output("declare", "policy", *policy)
+        assert "Message published" in output("publish", "exchange=e", "routing_key=a.b", "payload=hello")
+        assert "NOT routed" in output("publish", "exchange=e", "routing_key=b", "payload=hello")
+        (message,) = json.loads(output("-f", "raw_json", "get", "queue=q", "ackmode=ack_requeue_false"))
         assert message["payload"] == "hello"
-        assert json.loads(told("-f", "raw_json", "list", "queues", "name")) == [{"name": "q"}]
-        assert "queue purged" in told("purge", "queue", "name=q")
-        assert "binding deleted" in told("delete", "binding", *binding, "properties_key=a.%23")
-        assert "queue deleted" in told("delete", "queue", "name=q")
-        assert "rabbitmq_version" in told("-f", "raw_json", "show", "overview")
+        assert json.loads(output("-f", "raw_json", "list", "queues", "name")) == [{"name": "q"}]
+        assert "queue purged" in output("purge", "queue", "name=q")
+        assert "binding deleted" in output("delete", "binding", *binding, "properties_key=a.%23")
+        assert "queue deleted" in output("delete", "queue", "name=q")
+        assert "rabbitmq_version" in output("-f", "raw_json", "show", "overview")
 
 
 # Fields without which version 2 cannot decode an answer. Nested ones follow a dot; `[]` is each row of a list.

@@ -177,8 +177,12 @@ class TestVirtualHosts:
             await here.do("PUT", "/api/queues/%2F/first", {})
         reason = "cannot declare queue 'second': queue limit in vhost '/' (1) is reached"
         assert await refusal(here, "PUT", "/api/queues/%2F/second", {}) == (400, reason)
-        rows = {"queues": [{"name": "second"}]}
-        assert (await here.call("POST", "/api/definitions/%2F", rows)).status == 400
+        rows = {"queues": [{"name": "first"}, {"name": "second"}]}
+        status, text = await refusal(here, "POST", "/api/definitions/%2F", rows)
+        assert (status, str(text).split(".")[0]) == (
+            400,
+            'Adding 1 queue(s) to virtual host "/" would exceed the limit of 1 queue(s)',
+        )
         async with await connect(url(here)) as connection:
             with pytest.raises(ChannelPreconditionFailed, match="queue limit in vhost"):
                 await (await connection.channel()).declare_queue("second")

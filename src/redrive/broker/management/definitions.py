@@ -222,6 +222,7 @@ def _load(ask: Ask, body: Json, into: VHost | None) -> None:
     finally:  # what stands before a mistake has come in, and is in force
         for vhost in {vhost_of(row): None for section in _POLICIES for row in _rows(body, section)}:
             vhost.policies_changed(ask.now)
+    _check_queue_limits(body, vhost_of)
     for section, load in (
         ("queues", _load_queue),
         ("exchanges", _load_exchange),
@@ -251,10 +252,26 @@ def _load_policies(ask: Ask, body: Json, vhost_of: Callable[[Json], VHost]) -> N
         load_policy(vhost, row, text(row, "name"), where=f' (vhost: "{vhost.name}" key: "{row["name"]}")')
 
 
+def _check_queue_limits(body: Json, vhost_of: Callable[[Json], VHost]) -> None:
+    """400 before any queue is made, if a virtual host would have more queues than it may have."""
+    new: dict[VHost, set[str]] = {}
+    for row in _rows(body, "queues"):
+        vhost, name = vhost_of(row), _name(row)
+        if name not in vhost.queues:
+            new.setdefault(vhost, set()).add(name)
+    for vhost, names in new.items():
+        limit = vhost.limits.get("max-queues", -1)
+        if 0 <= limit < len(vhost.queues) + len(names):
+            raise bad_request(
+                f'Adding {len(names)} queue(s) to virtual host "{vhost.name}" would exceed the limit of {limit}'
+                f" queue(s).\n\nThis virtual host currently has {len(vhost.queues)} queue(s) defined.\n\n"
+                "Import aborted!"
+            )
+
+
 def _load_queue(ask: Ask, vhost: VHost, row: Json) -> None:
     name = _name(row)
     if name not in vhost.queues:
-        vhost.check_queue_limit(name)
         declared = vhost.with_default_type(_declared(row), exclusive=False)
         vhost.declare_queue(name, declared, owner=None, now=ask.now)
 
