@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pika
+import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from redrive import __file__ as package
@@ -145,6 +146,11 @@ class World:
 
     async def diagnosis(self, *sources: Source, url: str | None = None, over_amqp: bool = False) -> Diagnosis:
         return diagnose(await self.found(*sources, url=url, over_amqp=over_amqp), sources)
+
+    async def skip_before(self, *version: int) -> None:
+        """Leave the test out where an older RabbitMQ stands for the newest."""
+        if (await self.found()).counting.since < version:
+            pytest.skip(f"needs RabbitMQ {'.'.join(map(str, version))}")
 
     async def until_depth(self, queue: str, count: int) -> None:
         """Wait until so many messages are ready in a queue."""
