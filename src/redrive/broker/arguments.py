@@ -96,7 +96,7 @@ class QueueOptions:
     max_length: int | None = None
     max_length_bytes: int | None = None
     overflow: Overflow = "drop-head"
-    dead_letter_exchange: str | None = None  # "" is the default exchange (AMQP.md 17)
+    dead_letter_exchange: str | None = None  # "" is the default exchange
     dead_letter_routing_key: str | None = None
     dead_letter_strategy: Strategy = "at-most-once"
     max_priority: int | None = None

@@ -130,7 +130,7 @@ class Channel:
             name = f"{REPLY_TO}.{session.broker.reply_name(self)}"
             header = header[:PROPERTIES_AT] + replace_fields(raw, reply_to=name)
         queues = session.vhost.targets(route.exchange, keys, lambda: read_headers(raw))
-        # A route that is told to consumers and dead letters names CC keys, never BCC ones (AMQP.md 5, 10).
+        # A route that is told to consumers and dead letters names CC keys, never BCC ones.
         persistent, meta = facts.persistent, facts.meta
         return queues, Message(route.exchange, keys, route.route, header, body, persistent, len(body), meta)
 

@@ -37,7 +37,7 @@ from redrive.broker.vhost import VHost
 RABBITMQ_VERSION: Final = "4.3.0"  # whose behaviour this is; clients read it to know what a server can do
 GUEST: Final = Credentials("guest", "guest")  # of a new broker
 DEAD_LETTER_RETRY: Final = 180_000  # milliseconds, RabbitMQ's
-_DEATHS_AT_ONCE: Final = 10_000  # then others get a turn: some circles have no end (AMQP.md 16)
+_DEATHS_AT_ONCE: Final = 10_000  # then others get a turn: some circles have no end
 
 
 class Broker:

@@ -1,8 +1,7 @@
 """What becomes of a message that dies in a queue?
 
 The rule: a dead letter is a new message. Its body is the same object, its properties are the sender's, octet by
-octet, but for two: `expiration` is gone and `headers` tell the death. Every rule of that telling is in this file,
-cited by its number in AMQP.md.
+octet, but for two: `expiration` is gone and `headers` tell the death. Every rule about these headers is in this file.
 
 A death that the broker wrote and one that a client sent look the same on the wire: a consumer that publishes a dead
 letter again sends our own octets back. So it is the type that tells. A `DeadLetter` was made here and its `x-death`
@@ -10,7 +9,7 @@ is carried on; in any other `Message` an `x-death` is a header like any other, n
 death. Whatever a client writes there, it fakes no count, stops no message by a made-up cycle and raises nothing.
 
 Header values are never decoded, only put in order. This module knows no queues, no bindings and no clock: whether
-there is an exchange to go to (AMQP.md 17) and in which order messages die (18) is for the queue to know.
+there is an exchange to go to and in which order messages die is for the queue to know.
 """
 
 import struct
@@ -37,7 +36,7 @@ _COUNT_MAX: Final = 2**63 - 1
 
 
 class Reason(StrEnum):
-    """Why a message dies."""  # AMQP.md 13
+    """Why a message dies."""
 
     REJECTED = "rejected"
     EXPIRED = "expired"
@@ -82,10 +81,10 @@ def dead_letter_of(
     body = message.body
     if body is None:
         raise MisuseError("the body of a message must be read from disk before it can be dead-lettered")
-    known = message.deaths if isinstance(message, DeadLetter) else ()  # AMQP.md 14
+    known = message.deaths if isinstance(message, DeadLetter) else ()
     header, deaths = _record(message.header, known, message.exchange, message.keys, queue, reason, seconds)
-    keys = message.keys if routing_key is None else (routing_key,)  # AMQP.md 10
-    route = _route(exchange, keys[0])  # AMQP.md 9
+    keys = message.keys if routing_key is None else (routing_key,)
+    route = _route(exchange, keys[0])
     return DeadLetter(
         exchange, keys, route, header, body, message.persistent, message.size, message.meta, 0, deaths
     )
@@ -95,7 +94,7 @@ def is_cycle(deaths: Iterable[Death], reason: Reason, target: str) -> bool:
     """Whether a letter with these deaths, the one of `reason` in front, must be kept from the queue `target`."""
     if reason is Reason.REJECTED:
         return False
-    for death in deaths:  # AMQP.md 15: one rejection on the way round, and it is a client that keeps it going
+    for death in deaths:  # with a rejection on the way, it is a client that keeps the cycle going
         if death.reason == Reason.REJECTED:
             return False
         if death.queue == target:
@@ -123,8 +122,8 @@ def _record(
     try:
         expiration = read_expiration(raw)
         if expiration is not None:
-            before = _text_field(b"original-expiration", expiration)  # AMQP.md 6
-            raw = replace_fields(raw, drop=("expiration",))  # AMQP.md 7
+            before = _text_field(b"original-expiration", expiration)
+            raw = replace_fields(raw, drop=("expiration",))
         elif not known:
             check_properties(raw)
     except AmqpError:
@@ -141,7 +140,7 @@ def _record(
 
 def _with_death(known: Deaths, new: Death) -> Deaths:
     """`known` with `new` in front, or with the one of the same queue and reason counted up and moved there."""
-    for death in known:  # AMQP.md 3
+    for death in known:
         if death.queue == new.queue and death.reason == new.reason:
             again = death._replace(times=min(death.times + 1, _COUNT_MAX))
             return (again, *[other for other in known if other is not death])
@@ -149,7 +148,7 @@ def _with_death(known: Deaths, new: Death) -> Deaths:
 
 
 def _x_death(deaths: Deaths) -> bytes:
-    """The header `x-death`: an array of tables."""  # AMQP.md 1, 2
+    """The header `x-death`: an array of tables."""
     array = b""
     for _, _, times, before, after in deaths:
         size = len(before) + 15 + len(after)
@@ -159,7 +158,7 @@ def _x_death(deaths: Deaths) -> bytes:
 
 @lru_cache(maxsize=256)
 def _after(exchange: str, shown: tuple[str, ...], queue: str, reason: Reason, seconds: int) -> bytes:
-    """The fields of an entry that follow its count."""  # AMQP.md 2, 4
+    """The fields of an entry that follow its count."""
     keys = b"".join([b"S%b%b" % (_U32.pack(len(key)), key) for key in map(_encode, shown)])
     return b"%b%b\x04timeT%b%b\x0crouting-keysA%b%b" % (
         _text_field(b"reason", reason.value),
@@ -195,7 +194,7 @@ def _shown(keys: tuple[str, ...], cc: bytes | None) -> tuple[str, ...]:
     except AmqpError:
         named = None
     left = list(named) if isinstance(named, list) else []
-    shown = [keys[0]]  # AMQP.md 5
+    shown = [keys[0]]
     for key in keys[1:]:
         if key in left:
             left.remove(key)

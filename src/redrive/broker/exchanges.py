@@ -290,7 +290,7 @@ class _Headers:
 
     def add(self, number: int, binding: Binding) -> None:
         how = str(binding.arguments.get(_X_MATCH, "all"))
-        with_x = how.endswith("-with-x")  # AMQP.md 24
+        with_x = how.endswith("-with-x")
         wanted = {
             name: None if value is None else _comparable(value)
             for name, value in binding.arguments.items()

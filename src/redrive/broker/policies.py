@@ -1,8 +1,8 @@
 """Which policy applies to a queue or an exchange, and what does it change there?
 
 The rule: at most one policy applies, the matching one with the highest priority; a policy that holds a key which the
-queue's type does not have does not match it at all. What a policy sets and an argument sets too is settled key by key
-(AMQP.md 23): the argument wins for dead-lettering and overflow, the smaller number for times and lengths.
+queue's type does not have does not match it at all. What a policy sets and an argument sets too is settled key by key:
+the argument wins for dead-lettering and, on classic queues, overflow; the smaller number for times and lengths.
 
 A policy is checked when it is put, with the texts of RabbitMQ's management API. An operator policy is one that takes
 fewer keys; `combined` says what it leaves of a policy.
@@ -182,7 +182,7 @@ class Policies:
 
 
 def merge(options: QueueOptions, definition: Mapping[str, Any], features: Features = ALL_ON) -> QueueOptions:
-    """What a queue is under a policy: its own arguments and the policy's definition together (AMQP.md 23)."""
+    """What a queue is under a policy: its own arguments and the policy's definition together."""
     ours: dict[str, Any] = {name: getattr(options, name) for name in options.given}
     changes: dict[str, Any] = {}
     for key, value in definition.items():

@@ -103,7 +103,7 @@ def test_a_first_death_is_written_octet_by_octet_as_rabbitmq_4_writes_it() -> No
     assert die(message(BasicProperties(delivery_mode=2))).header == expected
 
 
-def test_an_entry_has_its_fields_in_wire_order_and_of_wire_types() -> None:  # AMQP.md 1, 2
+def test_an_entry_has_its_fields_in_wire_order_and_of_wire_types() -> None:
     letter = die(message(BasicProperties(expiration="60000")), reason=Reason.EXPIRED)
     (entry,) = entries_of(letter)
     assert list(entry.items()) == [
@@ -118,7 +118,7 @@ def test_an_entry_has_its_fields_in_wire_order_and_of_wire_types() -> None:  # A
     assert [type(value) for value in entry.values()] == [str, int, str, str, Timestamp, str, list]
 
 
-def test_the_reasons_are_spelt_as_on_the_wire() -> None:  # AMQP.md 13
+def test_the_reasons_are_spelt_as_on_the_wire() -> None:
     assert [entries_of(die(message(), reason=reason))[0]["reason"] for reason in Reason] == [
         "rejected",
         "expired",
@@ -137,7 +137,7 @@ def test_names_beyond_ascii_are_written_as_utf8() -> None:
 # --- Merging ------------------------------------------------------------------------------------------------
 
 
-def test_a_death_of_the_same_queue_and_reason_counts_up_and_keeps_what_was_said_first() -> None:  # AMQP.md 3
+def test_a_death_of_the_same_queue_and_reason_counts_up_and_keeps_what_was_said_first() -> None:
     first = die(message(BasicProperties(expiration="5")))
     second = die(first, seconds=NOW + 9)
     assert entries_of(second) == [entries_of(first)[0] | {"count": 2}]
@@ -145,7 +145,7 @@ def test_a_death_of_the_same_queue_and_reason_counts_up_and_keeps_what_was_said_
 
 
 @pytest.mark.parametrize(("queue", "reason"), [("other", Reason.REJECTED), ("work", Reason.EXPIRED)])
-def test_a_death_of_another_queue_or_reason_goes_in_front(queue: str, reason: Reason) -> None:  # AMQP.md 3
+def test_a_death_of_another_queue_or_reason_goes_in_front(queue: str, reason: Reason) -> None:
     first = die(message())
     second = die(first, queue=queue, reason=reason, seconds=NOW + 9)
     new, old = entries_of(second)
@@ -153,7 +153,7 @@ def test_a_death_of_another_queue_or_reason_goes_in_front(queue: str, reason: Re
     assert (new["queue"], new["reason"], new["count"], new["time"]) == (queue, reason, 1, NOW + 9)
 
 
-def test_a_counted_death_moves_to_the_front() -> None:  # AMQP.md 3
+def test_a_counted_death_moves_to_the_front() -> None:
     letter = die(die(die(message(), "a"), "b"), "a")
     assert [(entry["queue"], entry["count"]) for entry in entries_of(letter)] == [("a", 2), ("b", 1)]
 
@@ -188,21 +188,19 @@ def test_counts_are_how_often_it_died_there_and_order_is_how_lately(
 # --- Where it was and where it goes -------------------------------------------------------------------------
 
 
-def test_a_second_hop_names_the_first_dead_letter_exchange() -> None:  # AMQP.md 4
+def test_a_second_hop_names_the_first_dead_letter_exchange() -> None:
     letter = die(die(message(exchange="")), "parking", exchange="dlx-2")
     assert [entry["exchange"] for entry in entries_of(letter)] == ["dlx", ""]
     assert letter.exchange == "dlx-2"
 
 
-def test_a_dead_letter_is_delivered_from_the_dead_letter_exchange_with_the_original_key() -> (
-    None
-):  # AMQP.md 9
+def test_a_dead_letter_is_delivered_from_the_dead_letter_exchange_with_the_original_key() -> None:
     letter = die(message())
     assert letter.route == route_of(publish_payload(b"dlx", b"created"))
     assert (letter.exchange, letter.keys) == ("dlx", ("created",))
 
 
-def test_a_dead_letter_routing_key_takes_the_place_of_all_keys() -> None:  # AMQP.md 5, 9, 10
+def test_a_dead_letter_routing_key_takes_the_place_of_all_keys() -> None:
     first = die(message(keys=("created", "cc", "bcc")), routing_key="dead")
     assert first.keys == ("dead",)
     assert first.route == route_of(publish_payload(b"dlx", b"dead"))
@@ -210,13 +208,13 @@ def test_a_dead_letter_routing_key_takes_the_place_of_all_keys() -> None:  # AMQ
 
 
 @pytest.mark.parametrize("exchange", ["", "dlx"])
-def test_the_empty_string_is_a_name_and_a_key_like_any_other(exchange: str) -> None:  # AMQP.md 17
+def test_the_empty_string_is_a_name_and_a_key_like_any_other(exchange: str) -> None:
     letter = die(message(), exchange=exchange, routing_key="")
     assert (letter.exchange, letter.keys) == (exchange, ("",))
     assert letter.route == route_of(publish_payload(exchange.encode(), b""))
 
 
-def test_copies_are_routed_again_and_blind_ones_are_not_told() -> None:  # AMQP.md 5, 10, 11
+def test_copies_are_routed_again_and_blind_ones_are_not_told() -> None:
     copied = message(
         BasicProperties(headers={"CC": ["cc-1", "cc-2"]}), keys=("created", "cc-1", "cc-2", "bcc")
     )
@@ -228,7 +226,7 @@ def test_copies_are_routed_again_and_blind_ones_are_not_told() -> None:  # AMQP.
         assert headers_of(letter)["CC"] == ["cc-1", "cc-2"]
 
 
-def test_the_cc_header_stays_but_means_nothing_behind_a_dead_letter_routing_key() -> None:  # AMQP.md 5, 11
+def test_the_cc_header_stays_but_means_nothing_behind_a_dead_letter_routing_key() -> None:
     copied = message(BasicProperties(headers={"CC": ["cc"]}), keys=("created", "cc"))
     letter = die(die(copied, routing_key="dead"), "parking")
     assert headers_of(letter)["CC"] == ["cc"]
@@ -260,16 +258,16 @@ def test_a_routing_key_too_long_for_a_delivery_is_cut_there_between_two_characte
 @pytest.mark.parametrize("reason", Reason)
 @pytest.mark.parametrize("expiration", ["0", "60000"])
 def test_an_expiration_becomes_the_original_one_whatever_the_reason(expiration: str, reason: Reason) -> None:
-    letter = die(message(BasicProperties(expiration=expiration)), reason=reason)  # AMQP.md 6, 7
+    letter = die(message(BasicProperties(expiration=expiration)), reason=reason)
     assert entries_of(letter)[0]["original-expiration"] == expiration
     assert read_field(letter.properties, "expiration") is None
 
 
-def test_without_an_expiration_there_is_no_original_one() -> None:  # AMQP.md 6
+def test_without_an_expiration_there_is_no_original_one() -> None:
     assert "original-expiration" not in entries_of(die(message(), reason=Reason.EXPIRED))[0]
 
 
-def test_only_the_hop_that_lost_the_expiration_tells_it() -> None:  # AMQP.md 6
+def test_only_the_hop_that_lost_the_expiration_tells_it() -> None:
     letter = die(die(message(BasicProperties(expiration="5"))), "parking")
     assert ["original-expiration" in entry for entry in entries_of(letter)] == [False, True]
 
@@ -277,7 +275,7 @@ def test_only_the_hop_that_lost_the_expiration_tells_it() -> None:  # AMQP.md 6
 # --- The other headers and properties -----------------------------------------------------------------------
 
 
-def test_the_first_death_is_remembered_for_ever_and_the_last_one_until_the_next() -> None:  # AMQP.md 8
+def test_the_first_death_is_remembered_for_ever_and_the_last_one_until_the_next() -> None:
     letter = die(die(message()), "retry", Reason.EXPIRED)
     headers = headers_of(letter)
     assert [headers[f"x-first-death-{what}"] for what in ("queue", "reason", "exchange")] == [
@@ -292,7 +290,7 @@ def test_the_first_death_is_remembered_for_ever_and_the_last_one_until_the_next(
     ]
 
 
-def test_the_broker_s_headers_win_over_a_client_s_of_the_same_name() -> None:  # AMQP.md 12
+def test_the_broker_s_headers_win_over_a_client_s_of_the_same_name() -> None:
     forged = {
         f"x-{which}-death-{what}": 7
         for which in ("first", "last")
@@ -306,7 +304,7 @@ def test_the_broker_s_headers_win_over_a_client_s_of_the_same_name() -> None:  #
     }
 
 
-def test_headers_are_sorted_by_their_octets() -> None:  # AMQP.md 12
+def test_headers_are_sorted_by_their_octets() -> None:
     names = ["zebra", "x-delay", "x-later", "Upper", "\U0001f40c", "\udcff", "é", "a", ""]
     headers = headers_of(die(with_headers(**dict.fromkeys(names, "v"))))
     assert list(headers) == sorted(headers, key=lambda name: name.encode("utf-8", "surrogateescape"))
@@ -342,9 +340,7 @@ PROPERTIES = st.builds(
 
 
 @given(sent=PROPERTIES, persistent=st.booleans())
-def test_everything_else_stays_as_the_sender_wrote_it(
-    *, sent: BasicProperties, persistent: bool
-) -> None:  # AMQP.md 12
+def test_everything_else_stays_as_the_sender_wrote_it(*, sent: BasicProperties, persistent: bool) -> None:
     dying = message(sent, persistent=persistent)
     letter = die(die(dying), "parking")
     got = decode_properties(letter.properties)
@@ -360,7 +356,7 @@ def test_everything_else_stays_as_the_sender_wrote_it(
     assert (letter.persistent, letter.size) == (persistent, dying.size)
 
 
-def test_a_persistent_message_stays_persistent() -> None:  # AMQP.md 12
+def test_a_persistent_message_stays_persistent() -> None:
     letter = die(message(BasicProperties(delivery_mode=2), persistent=True))
     assert letter.persistent
     assert is_persistent(letter.properties)
@@ -415,13 +411,13 @@ CLIENT_DEATHS: list[object] = [
 
 
 @pytest.mark.parametrize("sent", CLIENT_DEATHS, ids=repr)
-def test_an_x_death_from_a_client_is_replaced_by_a_fresh_one(sent: object) -> None:  # AMQP.md 14
+def test_an_x_death_from_a_client_is_replaced_by_a_fresh_one(sent: object) -> None:
     letter = die(with_headers(**{"x-death": sent, "kept": 1}))
     assert headers_of(letter) == headers_of(die(with_headers(kept=1)))
     assert [death[:3] for death in letter.deaths] == [("work", "rejected", 1)]
 
 
-def test_a_dead_letter_that_a_consumer_publishes_again_starts_anew() -> None:  # AMQP.md 14
+def test_a_dead_letter_that_a_consumer_publishes_again_starts_anew() -> None:
     dead = die(die(message(BasicProperties(message_id="m"))), "retry", Reason.EXPIRED)
     again = Message("orders", ("created",), dead.route, dead.header, BODY, persistent=False)
     assert [(entry["queue"], entry["count"]) for entry in entries_of(die(again))] == [("work", 1)]
@@ -510,7 +506,7 @@ def test_entries_that_make_no_sense_are_left_out_of_what_is_read_back(sent: obje
 
 
 def cycle_by_the_book(path: list[tuple[str, str]], reason: str, target: str) -> bool:
-    """AMQP.md 15 word by word, slowly."""
+    """The rule about cycles, written out slowly."""
     if reason == "rejected":
         return False
     places = [place for place, (queue, _) in enumerate(path) if queue == target]
@@ -524,7 +520,7 @@ def deaths(*path: tuple[str, str]) -> Deaths:
     return tuple(Death(queue, reason, 1, b"", b"") for queue, reason in path)
 
 
-def test_the_cycle_check_is_the_written_rule_for_all_short_histories() -> None:  # AMQP.md 15
+def test_the_cycle_check_is_the_written_rule_for_all_short_histories() -> None:
     alphabet = list(itertools.product("ab", Reason))
     for length in range(1, 5):
         for path in itertools.permutations(alphabet, length):
@@ -549,17 +545,17 @@ def test_the_cycle_check_is_the_written_rule_for_long_histories(
 @pytest.mark.parametrize("reason", [Reason.EXPIRED, Reason.MAXLEN, Reason.DELIVERY_LIMIT])
 def test_a_queue_that_dead_letters_to_itself_without_a_client_is_a_cycle(
     reason: Reason,
-) -> None:  # AMQP.md 16
+) -> None:
     letter = die(message(), "work", reason)
     assert is_cycle(letter.deaths, reason, "work")
     assert not is_cycle(letter.deaths, reason, "second")
 
 
-def test_a_queue_that_dead_letters_to_itself_by_rejection_is_none() -> None:  # AMQP.md 15
+def test_a_queue_that_dead_letters_to_itself_by_rejection_is_none() -> None:
     assert not is_cycle(die(message()).deaths, Reason.REJECTED, "work")
 
 
-def test_a_retry_loop_that_begins_with_a_rejection_goes_round_for_ever() -> None:  # AMQP.md 16
+def test_a_retry_loop_that_begins_with_a_rejection_goes_round_for_ever() -> None:
     letter: Message = message()
     for _ in range(5):
         rejected = die(letter, "work")
@@ -571,7 +567,7 @@ def test_a_retry_loop_that_begins_with_a_rejection_goes_round_for_ever() -> None
         letter = twice
 
 
-def test_a_rejection_older_than_the_way_round_does_not_help() -> None:  # AMQP.md 15
+def test_a_rejection_older_than_the_way_round_does_not_help() -> None:
     letter = die(die(die(message(), "work"), "a", Reason.EXPIRED), "b", Reason.EXPIRED)
     assert is_cycle(letter.deaths, Reason.EXPIRED, "a")
 

@@ -1,4 +1,4 @@
-"""The broker as its clients see it, on a clock turned by hand. The failures that AMQP.md lists at its end are here."""
+"""The broker as its clients see it, on a clock turned by hand."""
 
 import pytest
 
@@ -70,7 +70,7 @@ def test_a_message_waits_for_its_turn_where_several_could_take_it() -> None:
     assert takers in (["a", "b"] * 2, ["b", "a"] * 2)
 
 
-# --- failures other brokers of this kind had (AMQP.md, end) --------------------------------------------------
+# --- failures other brokers of this kind had -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("limit", [{"x_message_ttl": 0}, {"x_max_length": 0}], ids=str)
