@@ -3,8 +3,10 @@
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -16,6 +18,7 @@ from redrive.stores import base
 from redrive.stores.query import FIELDS, SORTABLE
 from redrive.testing.store_suite import StoreSuite
 from redrive.watch.alerts.rules import MEASURES, RULES, AlertRule
+from tests.services import FAMILIES, Server
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -73,6 +76,22 @@ def test_every_alert_rule_is_documented_with_its_limits(rule: AlertRule) -> None
 @pytest.mark.parametrize(("measure", "meaning"), MEASURES.items())
 def test_every_measure_is_documented(measure: str, meaning: str) -> None:
     assert [row[2] for row in rows_of("alerts.md") if row[0] == f"`{measure}`" and len(row) == 3] == [meaning]
+
+
+@pytest.mark.parametrize("server", FAMILIES, ids=lambda server: server.name)
+def test_the_tested_versions_of_a_service_are_documented(server: type[Server[Any]]) -> None:
+    [row] = [
+        row
+        for row in rows_of("tested-versions.md")
+        if row[0].lower() == server.name.replace("postgres", "postgresql")
+    ]
+    assert re.findall(r"([\d.]+) \(", row[1]) == list(reversed(server.generations))
+
+
+def test_the_tested_versions_of_python_are_documented() -> None:
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    [row] = [row for row in rows_of("tested-versions.md") if row[0] == "Python"]
+    assert row[1].split(", ") == re.findall(r"Python :: (3\.\d+)", "\n".join(classifiers))
 
 
 def test_no_setting_is_documented_that_there_is_not() -> None:
