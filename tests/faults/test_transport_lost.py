@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ class Told:
 
 
 @asynccontextmanager
-async def opened(url: str, told: Told | None = None, **options: timedelta) -> AsyncIterator[RabbitTransport]:
+async def opened(url: str, told: Told | None = None, **options: Any) -> AsyncIterator[RabbitTransport]:
     async with RabbitTransport(url, SystemClock(), on_event=told or Told(), **options) as transport:
         yield transport
 

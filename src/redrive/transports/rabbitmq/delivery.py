@@ -14,7 +14,7 @@ from redrive.letters import Headers, Message, Origin
 from redrive.letters.headers import pack
 from redrive.letters.redrive import ID, Redrive, redrive_of
 from redrive.transports.base import Delivery
-from redrive.transports.rabbitmq.envelope import Unsealed, unseal
+from redrive.transports.rabbitmq.envelope import DEATH, Unsealed, unseal
 from redrive.transports.rabbitmq.message import to_message
 
 if TYPE_CHECKING:
@@ -130,15 +130,54 @@ class RabbitDelivery(Delivery):
         )
 
     @property
+    def broker_count(self) -> int | None:
+        """How many deliveries failed, by the count of its queue; None where the queue keeps no count.
+
+        What comes for the first time was not counted by this queue: a producer or a shovel sent such a header along.
+        """
+        count = self.unsealed.broker_count
+        if count is None or self.subscription.source.queue_type == "classic":
+            return None
+        return count if count and self.is_redelivered else 0
+
+    @property
     def delivery_count(self) -> int:
         """How often it was delivered, this time included."""
         unsealed = self.unsealed
-        return unsealed.deliveries + (unsealed.broker_count or 0) + self._counted
+        if unsealed.broker_count is None:
+            return unsealed.deliveries + self._counted
+        return unsealed.deliveries + (self.broker_count or 0) + self._counted
 
     @property
     def is_uncounted(self) -> bool:
-        """Whether it was delivered before and nothing about it tells how often: a classic queue gave it back."""
-        return not self.is_judged and self.is_redelivered and self.unsealed.broker_count is None
+        """Whether its headers do not say how often it was delivered, though it is `redelivered`."""
+        if self.is_judged or not self.is_redelivered:
+            return False
+        return self.broker_count is None or self.has_foreign_counts
+
+    @property
+    def has_foreign_counts(self) -> bool:
+        """Whether `redelivered` and the counts may be those of another queue, in which it was dead-lettered.
+
+        RabbitMQ carries them along (see `delivery_counts`). So a first delivery looks like one that failed here. Where
+        `x-acquired-count` differs from the failures, it was handed out here before, and by us only with counts of this
+        queue: those with counts of another one get a copy first.
+        """
+        unsealed, counts = self.unsealed, self.subscription.counts
+        if not (unsealed.has_died if unsealed.is_marked else DEATH in self._header):
+            return False
+        if self.broker_count is None:
+            return counts.carries_flag
+        return (
+            counts.carries_counts and self.broker_count > 0 and unsealed.acquired in (None, self.broker_count)
+        )
+
+    @property
+    def presumed_count(self) -> int:
+        """The number of an uncounted delivery: one more than its headers say, or none of it happened here."""
+        if self.has_foreign_counts:
+            return self.unsealed.deliveries + self._counted
+        return self.delivery_count + 1
 
     def count(self, more: int) -> None:
         """It was delivered so many times more (or less) than its headers can tell; that settles the matter."""

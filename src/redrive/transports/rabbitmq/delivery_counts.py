@@ -54,6 +54,10 @@ class DeliveryCounts(msgspec.Struct, frozen=True, kw_only=True):
             return self.default_limit
         return None if limit < 0 and self.can_be_unlimited else limit
 
+    def survives_look(self, count: int, limit: int | None) -> bool:
+        """Whether a message with this x-delivery-count may be taken and given back by a nack under this limit."""
+        return limit is None or count + self.nack_counts <= limit
+
 
 TABLE: Final = (
     DeliveryCounts(

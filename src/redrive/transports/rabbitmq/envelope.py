@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from redrive.amqp.errors import AmqpError
 from redrive.amqp.properties import add_headers, decode_fields, read_field, read_headers, replace_fields
+from redrive.transports.rabbitmq.delivery_counts import ACQUIRED_COUNT, DELIVERY_COUNT
 from redrive.transports.rabbitmq.names import STEPS, delay_queue
 
 OURS: Final = "redrive-"
@@ -33,12 +34,13 @@ _CARBON_COPIES: Final = {"CC": _ORIGINAL + "cc", "BCC": _ORIGINAL + "bcc"}
 _COPY_MARKS: Final = tuple(
     bytes([len(name)]) + name.encode() for name in _CARBON_COPIES
 )  # as the wire has them
-# A broker replaces or merges what it finds under these names when a message dies, and waiting is a death (AMQP.md 14).
+# A broker replaces or merges what it finds under these names when a message dies, and waiting is a death.
 _DEATHS: Final = (
     "x-death",
     *(f"x-{which}-death-{what}" for which in ("first", "last") for what in ("queue", "reason", "exchange")),
 )
-_COUNTS: Final = ("x-delivery-count", "x-acquired-count")
+DEATH: Final = b"\x07x-death"  # the name of the header as the wire has it
+_COUNTS: Final = (DELIVERY_COUNT, ACQUIRED_COUNT)
 _PERSISTENT: Final = 2
 # Without any of these, nothing was added that `unseal` takes out. What redrive tells of a death (`redrive-reason` and
 # so on) is no seal: a dead letter as such is not opened and packed again for nothing.
@@ -61,11 +63,17 @@ class Unsealed(NamedTuple):
     routing_key: str | None = None
     deliveries: int = 1  # what this delivery would be if the broker had not counted any further
     broker_count: int | None = (
-        None  # how often the broker gave it back, by its own count; None: it does not count
+        None  # deliveries that failed, by the headers of a quorum queue; None: no such header
     )
     not_before: int | None = None
     fields: dict[str, Any] | None = None  # of `properties`, where they had to be read
     route_queue: str | None = None  # the queue that the remembered route led to; None: not known
+    is_marked: bool = False  # a copy of ours, made for this queue
+    has_died: bool = (
+        False  # since it was marked, the broker dead-lettered it, other than in a delay queue of ours
+    )
+    acquired: int | None = None  # how often the queue handed it out before, from RabbitMQ 4.3 on
+    limited_count: int = 0  # what a delivery limit is compared with, failures in other queues included
 
     def route(self, exchange: str, routing_key: str) -> tuple[str, str]:
         """The route its producer used, if this is the one it was delivered with."""
@@ -93,10 +101,10 @@ def seal(
     """
     before = read_headers(properties)
     headers = {_CARBON_COPIES.get(name, name): value for name, value in before.items() if name not in _COUNTS}
-    if waits:
+    if waits or back_to is not None:
         headers = {_ORIGINAL + name if name in _DEATHS else name: value for name, value in headers.items()}
-        if sorted(before) != list(before):
-            headers[_ORDER] = list(before)  # brokers sort the headers of the dead
+    if waits and sorted(before) != list(before):
+        headers[_ORDER] = list(before)  # brokers sort the headers of the dead
     if back_to is not None:
         headers[_SOURCE] = back_to
     if route is not None:
@@ -180,8 +188,7 @@ def unseal(properties: bytes, source: str) -> Unsealed:
 
 
 def _unseal(properties: bytes, headers: dict[str, object], source: str) -> Unsealed:
-    # RabbitMQ 4 tells how often it was acquired as well: a sign of a queue that counts, but not of failures.
-    counts = [headers.pop(name, None) for name in _COUNTS]
+    failed, acquired = headers.pop(DELIVERY_COUNT, None), headers.pop(ACQUIRED_COUNT, None)
     deliveries, not_before = headers.pop(DELIVERIES, None), headers.pop(NOT_BEFORE, None)
     sealed_for = headers.pop(_SOURCE, None)
     if sealed_for not in (None, source):
@@ -196,6 +203,11 @@ def _unseal(properties: bytes, headers: dict[str, object], source: str) -> Unsea
         mode = headers.pop(_MODE)
         changes["delivery_mode"] = mode if isinstance(mode, int) and 0 <= mode <= 255 else None
     _forget_waiting(headers, source)
+    is_marked = isinstance(deliveries, int)
+    has_died = is_marked and "x-death" in headers  # a copy has none when it is made
+    if has_died:
+        deliveries = None  # it was given up, and begins anew
+    _merge_deaths(headers)
     names = {sealed: name for name, sealed in _CARBON_COPIES.items()} | {
         _ORIGINAL + name: name for name in _DEATHS
     }
@@ -209,14 +221,22 @@ def _unseal(properties: bytes, headers: dict[str, object], source: str) -> Unsea
         exchange if isinstance(exchange, str) else None,
         key if isinstance(key, str) else None,
         max(1, deliveries) if isinstance(deliveries, int) else 1,
-        _whole(counts[0]) if counts != [None, None] else None,
+        _failures(failed, acquired),
         not_before if isinstance(not_before, int) else None,
         route_queue=route_queue if isinstance(route_queue, str) else None,
+        is_marked=is_marked,
+        has_died=has_died,
+        acquired=acquired if isinstance(acquired, int) else None,
+        limited_count=max(0, failed) if isinstance(failed, int) else 0,
     )
 
 
-def _whole(value: object) -> int:
-    return max(0, value) if isinstance(value, int) else 0
+def _failures(failed: object, acquired: object) -> int | None:
+    """How many deliveries from this queue have failed; never more than there were."""
+    if failed is None and acquired is None:
+        return None
+    count = max(0, failed) if isinstance(failed, int) else 0
+    return min(count, max(0, acquired)) if isinstance(acquired, int) else count
 
 
 def _forget_waiting(headers: dict[str, object], source: str) -> None:
@@ -233,6 +253,32 @@ def _forget_waiting(headers: dict[str, object], source: str) -> None:
         if headers.get(f"x-{which}-death-queue") in waiting:
             for what in ("queue", "reason", "exchange"):
                 headers.pop(f"x-{which}-death-{what}", None)
+
+
+def _merge_deaths(headers: dict[str, object]) -> None:
+    """Put what a copy remembers of earlier deaths together with what the broker wrote since, as the broker does."""
+    for name in _DEATHS:
+        if name in headers and (kept := _ORIGINAL + name) in headers:
+            newer = headers.pop(name)
+            if name == "x-death":
+                headers[kept] = _merged(newer, headers[kept])
+            elif name.startswith("x-last"):
+                headers[kept] = newer
+
+
+def _merged(newer: object, older: object) -> object:
+    if not isinstance(newer, list) or not isinstance(older, list):
+        return newer if isinstance(newer, list) else older
+    deaths: dict[object, Any] = {}
+    for death in (*newer, *older):
+        key: object = (death.get("queue"), death.get("reason")) if isinstance(death, dict) else id(death)
+        first = deaths.get(key)
+        if first is None:
+            deaths[key] = death
+        else:  # entries keep what they said first, and are counted
+            counts = [each.get("count") for each in (first, death)]
+            deaths[key] = {**death, "count": sum(count for count in counts if isinstance(count, int))}
+    return list(deaths.values())
 
 
 def _died_waiting(death: object, waiting: frozenset[object]) -> bool:

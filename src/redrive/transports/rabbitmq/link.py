@@ -30,7 +30,7 @@ from redrive.errors import (
     TransportError,
 )
 from redrive.transports.rabbitmq.channel import CLOSED, Channel
-from redrive.transports.rabbitmq.delivery_counts import DeliveryCounts, counts_of
+from redrive.transports.rabbitmq.delivery_counts import DeliveryCounts, counts_of, is_embedded
 from redrive.transports.rabbitmq.url import BrokerUrl, Endpoint
 
 # The broker decides how large a message may be; here only nonsense is refused.
@@ -119,6 +119,11 @@ class Link(asyncio.Protocol):
     def counts(self) -> DeliveryCounts:
         """How the broker counts deliveries."""
         return counts_of(self.server_properties)
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether it is redrive's own broker."""
+        return is_embedded(self.server_properties)
 
     @contextlib.asynccontextmanager
     async def channel(self) -> AsyncIterator[Channel]:

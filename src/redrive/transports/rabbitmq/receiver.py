@@ -1,9 +1,10 @@
 """How are the deliveries of a source received for as long as they are wanted?
 
 A receiver follows its queue over lost connections, deleted queues and cancelled consumers: one `Subscription` after the
-other. What comes is handed out as it is, but for two kinds: a message that has to wait longer is sent on, and one that
-a classic queue hands out again is put back first with a count (T4), because such a queue counts nothing by itself. The
-rule: what is out of the window is handed out or settled, never forgotten.
+other. What comes is handed out as it is, but for two kinds: a message that has to wait longer is sent on, and one whose
+number of deliveries cannot be told is put back first as a copy with a count (T4): a classic queue counts nothing, and a
+dead-lettered message may bring the counts of another queue. The rule: what is out of the window is handed out or
+settled, never forgotten.
 
 How deliveries are released and given up is `settling`'s. It does not know handlers or rules, and it does not open
 connections.
@@ -103,16 +104,18 @@ class RabbitReceiver:
             self._arrived.set()
 
     def _needs_care(self, delivery: RabbitDelivery) -> bool:
-        if self._peeks and not delivery.is_judged and delivery.is_redelivered:
-            self._forgive(delivery)
+        if not delivery.is_judged and delivery.is_redelivered:
+            delivery.subscription.learn_type(counts=delivery.broker_count is not None)
+            if self._peeks:
+                self._forgive(delivery)
         if delivery.unsealed.not_before is not None and self._early(delivery) > timedelta(0):
             return True
         return delivery.is_uncounted
 
     def _forgive(self, delivery: RabbitDelivery) -> None:
-        """Take off the count what was no delivery: somebody has only looked at it."""
+        """Take looks off the count: they were no deliveries."""
         name, key = self.source.name, delivery.key
-        looks, broker_count = self._peeks.of(name, key), delivery.unsealed.broker_count
+        looks, broker_count = self._peeks.of(name, key), delivery.broker_count
         if not looks:
             return
         if broker_count is None:
@@ -151,7 +154,11 @@ class RabbitReceiver:
             else:
                 others.append(delivery)
         copies = [
-            self._settler.copy(each, each.delivery_count + each.is_uncounted, each.unsealed.not_before)
+            self._settler.copy(
+                each,
+                each.presumed_count if each.is_uncounted else each.delivery_count,
+                each.unsealed.not_before,
+            )
             for each in others
         ]
         for delivery, error in zip(others, await self._settler.replace(others, copies), strict=True):
@@ -159,7 +166,7 @@ class RabbitReceiver:
                 # It cannot be put back, so it is handed out as it is, rather than stay where nobody sees it.
                 self._tell(f"a delivery of '{self.source.name}' could not be put back to be counted", error)
                 if delivery.is_uncounted:
-                    delivery.count(1)
+                    delivery.count(delivery.presumed_count - delivery.delivery_count)
                 self._hand_out(delivery)
         for subscription in {delivery.subscription for delivery in others}:
             with contextlib.suppress(TransportError):  # its deliveries come again, and so do we

@@ -44,6 +44,7 @@ class Settler:
         """Let them come again, at once or by way of a delay queue."""
         outcomes: list[RedriveError | None] = [None] * len(releases)
         now = self._clock.now()
+        untouched: dict[Subscription, list[int]] = {}  # whose deliveries go back as if they had not been made
         copies: dict[int, tuple[RabbitDelivery, Outgoing | RedriveError]] = {}
         for index, release in enumerate(releases):
             delivery, after = cast("RabbitDelivery", release.delivery), release.after or _NOTHING
@@ -52,19 +53,30 @@ class Settler:
             if not delivery.alive:
                 outcomes[index] = BrokerUnreachableError(_TOO_LATE)
             elif after <= _NOTHING and release.counts and self._counts(delivery):
-                # A reject, not a nack: RabbitMQ 4 does not count the latter (AMQP.md 21).
                 delivery.settled = True
-                delivery.subscription.reject([delivery.tag], requeue=True)
+                delivery.subscription.reject([delivery.tag])
+            elif after <= _NOTHING and not release.counts and await self._goes_back_untouched(delivery):
+                delivery.settled = True
+                untouched.setdefault(delivery.subscription, []).append(delivery.tag)
             else:
                 until = milliseconds(now + after) if after > _NOTHING else None
                 count = delivery.delivery_count + release.counts
                 copies[index] = (delivery, self.copy(delivery, count, until))
+        for subscription, tags in untouched.items():
+            subscription.give_back(sorted(tags))
         await self._replace_some(copies, outcomes)
         return outcomes
 
+    async def _goes_back_untouched(self, delivery: RabbitDelivery) -> bool:
+        """Whether the queue can take it back without counting it.
+
+        Not if its counts are another queue's: a delivery limit would be compared with those.
+        """
+        return await delivery.subscription.gives_back_uncounted() and not delivery.has_foreign_counts
+
     def _counts(self, delivery: RabbitDelivery) -> bool:
         """Whether the queue counts what it gets back. If it does not after all, the receiver will see to it."""
-        return delivery.unsealed.broker_count is not None or self._source.queue_type == "quorum"
+        return delivery.broker_count is not None or self._source.queue_type == "quorum"
 
     async def dead_letter(self, deaths: Sequence[Death]) -> Outcomes:
         """Publish their dead letters, all in one batch, and settle those that are durable.
@@ -83,7 +95,7 @@ class Settler:
                 outcomes[index] = BrokerUnreachableError(_TOO_LATE)
             elif self._source.dead_letter == "reject":
                 delivery.settled = True
-                delivery.subscription.reject([delivery.tag], requeue=False)
+                delivery.subscription.give_up([delivery.tag])
             else:
                 letters[index] = (delivery, dead_letter_of(delivery, death.letter, self._source, user, room))
         await self._replace_some(letters, outcomes)

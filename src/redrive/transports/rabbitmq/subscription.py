@@ -17,7 +17,7 @@ from typing import Final
 
 from redrive.amqp import methods as m
 from redrive.amqp.content import Content
-from redrive.amqp.hot import reject_frame
+from redrive.amqp.hot import nack_frame, reject_frame
 from redrive.errors import ConsumerTimeoutError, SourceMissingError, TransportError
 from redrive.transports.base import Source
 from redrive.transports.rabbitmq.acks import Ledger
@@ -25,9 +25,11 @@ from redrive.transports.rabbitmq.channel import AFTER_A_TIMEOUT, Channel
 from redrive.transports.rabbitmq.delivery import Header, RabbitDelivery
 from redrive.transports.rabbitmq.envelope import DELIVERIES
 from redrive.transports.rabbitmq.link import Link
+from redrive.transports.rabbitmq.queue_type import queue_type
 
 _TAG: Final = struct.Struct(">Q")
 _MARK: Final = DELIVERIES.encode()  # what a copy that comes again has on it
+_REQUEUE: Final = 2  # a flag of basic.nack
 _LARGEST_WINDOW: Final = 65535
 _MOST_CONSUMERS: Final = 4  # a window that grew often is put together again
 
@@ -42,6 +44,7 @@ class Subscription:
         self.place = place
         self.alive = True
         self.counts = channel.link.counts
+        self._queue_type: str | None = None  # as far as it is known: a source only says what was asked for
         self.ended: asyncio.Future[TransportError] = asyncio.get_running_loop().create_future()
         self._channel = channel
         self._take = take
@@ -121,14 +124,44 @@ class Subscription:
 
     # --- settling otherwise ----------------------------------------------------------------------------------
 
-    def reject(self, tags: Iterable[int], *, requeue: bool) -> None:
-        """Give them back to the queue, or to what the queue does with its dead."""
+    def reject(self, tags: Iterable[int]) -> None:
+        """Give them back to the queue as failures, which a quorum queue counts."""
+        self._settle(tags, lambda tag: reject_frame(self._channel.number, tag, requeue=True))
+
+    def give_back(self, tags: Iterable[int]) -> None:
+        """Give them back to the queue in this order, untouched; see `gives_back_uncounted`."""
+        self._settle(tags, lambda tag: nack_frame(self._channel.number, tag, _REQUEUE))
+
+    def give_up(self, tags: Iterable[int]) -> None:
+        """Let the queue dead-letter them.
+
+        By a nack: from RabbitMQ 4.3 on, a reject is one more failure, which the dead letter carries along, and which
+        the delivery limits of all queues on its way are compared with.
+        """
+        self._settle(tags, lambda tag: nack_frame(self._channel.number, tag, 0))
+
+    def _settle(self, tags: Iterable[int], frame: Callable[[int], bytes]) -> None:
         frames = []
         for tag in tags:
             self._ledger.told(tag)
-            frames.append(reject_frame(self._channel.number, tag, requeue))
+            frames.append(frame(tag))
         self._channel.write(b"".join(frames))
         self._settled_some.set()
+
+    def learn_type(self, *, counts: bool) -> None:
+        """A delivery came again, with or without a count: only quorum queues count."""
+        self._queue_type = "quorum" if counts else "classic"
+
+    async def gives_back_uncounted(self) -> bool:
+        """Whether `give_back` keeps place, headers and count of a message: in a quorum queue from RabbitMQ 4.3 on.
+
+        In any other queue, it is one delivery more: by the queue's own count, or by `redelivered` alone.
+        """
+        if self.counts.nack_counts or self.source.queue_type != "quorum":
+            return False
+        if self._queue_type is None:
+            self._queue_type = await queue_type(self._channel.link, self.source)
+        return self._queue_type == "quorum"
 
     # --- the window ------------------------------------------------------------------------------------------
 

@@ -11,8 +11,9 @@ import logging
 from collections.abc import Collection, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
+from redrive.amqp import methods as m
 from redrive.clock import Clock
 from redrive.errors import (
     BrokerUnreachableError,
@@ -22,7 +23,6 @@ from redrive.errors import (
 from redrive.letters import Message
 from redrive.rules.durations import format_duration
 from redrive.transports.base import Capabilities, Outcomes, Publication, Source
-from redrive.transports.rabbitmq import looking
 from redrive.transports.rabbitmq.delivery import NAME
 from redrive.transports.rabbitmq.envelope import seal_publication
 from redrive.transports.rabbitmq.lifeline import Lifeline
@@ -34,6 +34,9 @@ from redrive.transports.rabbitmq.receiver import RabbitReceiver
 from redrive.transports.rabbitmq.url import parse_url
 from redrive.transports.telling import Tell, to_log
 from redrive.transports.writing import written
+
+if TYPE_CHECKING:
+    from redrive.transports.rabbitmq.looking import Viewer
 
 _TO_LOG: Final = to_log(logging.getLogger("redrive.transports.rabbitmq"))
 _CLOSED: Final = "the transport was closed"
@@ -51,9 +54,12 @@ class RabbitTransport:
         clock: Clock,
         *,
         publish_timeout: timedelta = timedelta(seconds=30),
+        management_url: str | None = None,
         on_event: Tell = _TO_LOG,
     ) -> None:
+        """`management_url` is needed by `peek` where looking counts; by default it is the usual port of the host."""
         self._url = parse_url(url)
+        self._management_url = management_url
         self._clock = clock
         self._patience = publish_timeout
         self._tell = on_event
@@ -64,6 +70,7 @@ class RabbitTransport:
         self._provisioned: list[Source] = []
         self._ensured: dict[str, None] = {}  # names of plain queues, in the order they were asked for
         self._peeks = Peeks()
+        self._viewer: Viewer | None = None
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -125,13 +132,24 @@ class RabbitTransport:
     # --- looking -----------------------------------------------------------------------------------------------
 
     async def depth(self, source: str) -> int:
-        """How many messages wait."""
-        return await looking.depth(await self._link(), source)
+        """How many messages wait; `SourceMissingError` if there is no such queue."""
+        async with (await self._link()).channel() as channel:
+            return (await channel.call(m.QueueDeclare(source, passive=True), m.QueueDeclareOk)).message_count
 
     async def peek(self, source: str, count: int) -> Sequence[Message]:
         """The first messages, which stay where they are."""
         _, publisher = self._opened()
-        return await looking.peek(await self._link(), publisher, self._peeks, source, count)
+        if self._viewer is None:
+            self._viewer = self._new_viewer(publisher)
+        return await self._viewer.peek(await self._link(), source, count)
+
+    def _new_viewer(self, publisher: Publisher) -> "Viewer":
+        from redrive.transports.rabbitmq.looking import Limits, Viewer  # noqa: PLC0415  # only who looks needs it
+        from redrive.transports.rabbitmq.management import guess_management_url, management_of  # noqa: PLC0415
+
+        url = self._management_url
+        at = management_of(url, self._url) if url else guess_management_url(self._url)
+        return Viewer(publisher, self._peeks, Limits(at, self._clock))
 
     # --- making ------------------------------------------------------------------------------------------------
 

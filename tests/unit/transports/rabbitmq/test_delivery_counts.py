@@ -1,6 +1,11 @@
+import re
+from pathlib import Path
+
 import pytest
 
 from redrive.transports.rabbitmq.delivery_counts import TABLE, counts_of, counts_of_version
+
+REFERENCE = Path(__file__).parents[4] / "docs/reference/transport-rabbitmq.md"
 
 
 @pytest.mark.parametrize(
@@ -42,3 +47,40 @@ def test_limit_in_force_depends_on_the_version() -> None:
     assert [row.limit_in_force(7) for row in TABLE] == [7, 7, 7]
     assert (four.limit_in_force(-1), newest.limit_in_force(-1)) == (None, None)
     assert old.limit_in_force(-1) == -1  # the first return exceeds it
+
+
+def test_documentation_has_the_table() -> None:
+    page = REFERENCE.read_text(encoding="utf-8")
+    found = re.search(r"<!-- table: delivery counts -->\n(.*?)\n<!-- end -->", page, re.DOTALL)
+    assert found is not None
+    assert found[1] == markdown_table()
+
+
+def markdown_table() -> str:
+    """The table for the documentation: one column per generation."""
+    rows: list[tuple[str, list[str]]] = [
+        ("RabbitMQ", [row.versions for row in TABLE]),
+        ("`basic.reject` with requeue, channel closed, connection lost", ["counts" for _ in TABLE]),
+        (
+            "`basic.nack` with requeue, `basic.recover`; also after `basic.get`",
+            ["counts" if row.nack_counts else "does not count" for row in TABLE],
+        ),
+        ("`x-delivery-count` holds", [row.delivery_count_holds for row in TABLE]),
+        ("`x-acquired-count` holds", ["every delivery" if row.has_acquired_count else "–" for row in TABLE]),
+        ("the delivery limit is compared with", [row.limit_compared_with for row in TABLE]),
+        ("limit of a queue that sets none", [str(row.default_limit or "none") for row in TABLE]),
+        (
+            "a limit of -1",
+            ["no limit" if row.can_be_unlimited else "the first return is too many" for row in TABLE],
+        ),
+        (
+            "a dead letter in a quorum queue begins with",
+            ["counts of the queue before" if row.carries_counts else "no count" for row in TABLE],
+        ),
+        (
+            "a dead letter in a classic queue may begin as `redelivered`",
+            ["yes" if row.carries_flag else "no" for row in TABLE],
+        ),
+    ]
+    lines = ["| " + " | ".join([name, *values]) + " |" for name, values in rows]
+    return "\n".join([lines[0], "|" + " --- |" * (len(TABLE) + 1), *lines[1:]])
