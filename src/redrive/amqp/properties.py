@@ -197,7 +197,7 @@ def is_persistent(raw: bytes) -> bool:
 def replace_fields(raw: bytes, drop: tuple[FieldName, ...] = (), **changes: object) -> bytes:
     """The raw properties with `changes` in place, without the fields in `drop`, all else untouched.
 
-    `replace_fields(raw, drop=("expiration",), headers=headers)` is what dead-lettering does (AMQP.md 7, 12).
+    `replace_fields(raw, drop=("expiration",), headers=headers)` is what dead-lettering does.
     """
     for name in (*drop, *changes):
         if name not in _BY_NAME:

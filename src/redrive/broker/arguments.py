@@ -214,6 +214,8 @@ _CHECKS: Final[Mapping[str, _Check]] = {
 }
 
 
+# Refused as by RabbitMQ 4.3, and accepted by earlier versions of this broker: a journal may hold queues that have it.
+RETIRED: Final = frozenset({"x-queue-master-locator"})
 # As RabbitMQ says it; from the fourth line on it is cut off, because a reply text holds 255 octets.
 _NO_MASTER_LOCATOR: Final = (
     "Feature `queue_master_locator` is deprecated.\nBy default, this feature is not permitted anymore.\n"
@@ -283,7 +285,7 @@ def parse_queue_arguments(
     _check_values((key for key in _CHECKS if key in _QUEUE_ARGUMENTS[kind]), place, seen)
     # RabbitMQ sorts the arguments when it adds the type itself, so another one of two wrong keys comes first.
     _check_keys(_QUEUE_ARGUMENTS, kind, place, seen if "x-queue-type" in seen else sorted(seen))
-    if "x-queue-master-locator" in seen:
+    if not RETIRED.isdisjoint(seen):
         raise HardError(ReplyCode.INTERNAL_ERROR, _NO_MASTER_LOCATOR)
     if kind == "quorum":
         durable = durable and not exclusive

@@ -14,7 +14,7 @@ import msgspec
 
 from redrive.amqp.hot import publish_payload, route_of
 from redrive.amqp.table import decode_table, encode_table
-from redrive.broker.arguments import Declared
+from redrive.broker.arguments import RETIRED, Declared
 from redrive.broker.at_least_once import KeptLetter, keep
 from redrive.broker.dead_letter import DeadLetter, Reason
 from redrive.broker.exchanges import Exchange
@@ -296,7 +296,8 @@ class JournalKeep(Keep):
             number, auto_delete, arguments = _decode(value)
             vhost = broker.vhosts[vhost_name]
             broker.queue_ids_start_at(number)
-            declared = Declared(True, auto_delete, decode_table(arguments)[0])
+            table = {key: kept for key, kept in decode_table(arguments)[0].items() if key not in RETIRED}
+            declared = Declared(True, auto_delete, table)
             queues[number] = (vhost, vhost.declare_queue(name, declared, owner=None, now=now))
         broker.queue_ids_start_at(max(queues, default=0) + 1)
         for place, _ in by_kind.get("binding", []):

@@ -149,6 +149,19 @@ def test_a_message_in_several_queues_is_there_in_each(world: Durable) -> None:
     assert [client.bodies(name) for name in ("a", "b", "c")] == [[b"1"], [], [b"1"]]
 
 
+def test_queue_with_an_argument_that_is_refused_by_now_is_restored_without_it(world: Durable) -> None:
+    client = world.client()
+    client.declare("q", durable=True)
+    fill(client, "q", b"1")
+    queue = world.broker.vhosts["/"].queues["q"]
+    queue.arguments["x-queue-master-locator"] = "min-masters"
+    world.journal.queue("/", queue)
+    world.restart(orderly=True)
+    client = world.client()
+    client.declare("q", durable=True)
+    assert client.bodies("q") == [b"1"]
+
+
 def test_users_vhosts_and_policies_are_kept_and_a_deleted_vhost_leaves_nothing(world: Durable) -> None:
     broker = world.broker
     broker.add_vhost("other").metadata["description"] = "for tests"
