@@ -48,10 +48,11 @@ def a_late_acknowledgement_is_ignored_and_ends_the_pause(scene: Scene) -> None:
 def all_deliveries_have_to_be_settled_to_end_the_pause(scene: Scene) -> None:
     ch, slow = scene.channel(), scene.channel()
     _queue(ch)
-    slow.qos(2)
-    slow.consume("work", "slow")
-    slow.wire.channel().publish("work", "1")
+    ch.publish("work", "1")
     ch.publish("work", "2")
+    ch.await_count("work", 2)
+    slow.qos(2)
+    slow.consume("work", "slow")  # both deliveries at one moment, so that one check takes both back
     slow.deliveries(2)
     ch.await_count("work", 2)
     slow.ack(1)
