@@ -157,9 +157,8 @@ async def test_user_who_may_monitor_reads_figures_and_no_message(world: World) -
                 await transport.peek("orders", 1)
 
 
-async def test_probe_of_a_user_without_permissions_in_the_vhost_is_refused(each_rabbitmq: RabbitMQ) -> None:
+async def test_probe_of_a_user_without_permissions_in_the_vhost_is_refused(world: World) -> None:
     """RabbitMQ 4.3 says of such a vhost that it is not there."""
-    world = World(each_rabbitmq)
     await world.provisioned(ORDERS)
     with world.user("monitoring") as name:
         probe = RabbitProbe(world.at.amqp_url, world.management_of(name))
