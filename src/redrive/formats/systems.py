@@ -1,6 +1,6 @@
 """Which headers do other systems put on their dead letters, and what do they mean?
 
-`SYSTEMS` is the table of `FORMATS.md`, one row for each system, in the words of `letters.convention`. What a row does
+`SYSTEMS` has one row for each system, in the words of `letters.convention`. What a row does
 not name, its system does not tell: nothing is guessed. A system that is not here is one more row, without code.
 
 Headers of Kafka are bytes and those of AMQP have types; a row holds for either. This file reads nothing, and knows

@@ -150,7 +150,7 @@ def test_each_type_is_written_and_read_as_the_errata_say(value: object, wire: st
 
 
 def test_an_x_death_header_is_exactly_as_rabbitmq_writes_it() -> None:
-    # AMQP.md 2: the fields, their order and their types, computed by hand.
+    # The fields, their order and their types, computed by hand.
     entry = (
         b"\x05countl\x00\x00\x00\x00\x00\x00\x00\x02"
         b"\x06reasonS\x00\x00\x00\x08rejected"

@@ -3,7 +3,7 @@
 `Found` is what was seen: over the management API nearly all of it, over AMQP alone only what exists. The rule: what
 could not be seen is None, never a guess, and `unseen` says so in words.
 
-Arguments and policies are put together as RabbitMQ does it (AMQP.md 23), and exchanges lead where RabbitMQ's lead.
+Arguments and policies are put together as RabbitMQ does it, and exchanges lead where RabbitMQ's lead.
 """
 
 import re

@@ -55,7 +55,7 @@ def test_sealing_is_undone(had: BasicProperties, waits: bool) -> None:
 
 @given(PROPERTIES)
 def test_what_a_broker_does_to_a_message_that_waits_is_undone(had: BasicProperties) -> None:
-    """It dies in the delay queue: the headers are sorted, and the death is told among them (AMQP.md 8, 12)."""
+    """It dies in the delay queue: the headers are sorted, and the death is told among them."""
     raw = encode_properties(had)
     sealed = seal(raw, "me", marks={DELIVERIES: 2}, route=("", "q"), waits=True)
     died = {**read_headers(sealed), **BROKER}
