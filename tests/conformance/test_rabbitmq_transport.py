@@ -41,7 +41,8 @@ class Amqp(Ground):
     )
 
     async def open_transport(self, place: Way) -> Transport:
-        transport = RabbitTransport(place.relay.url, SystemClock())
+        management_url = place.broker.management_url
+        transport = RabbitTransport(place.relay.url, SystemClock(), management_url=management_url)
         await transport.open()
         return transport
 
@@ -67,12 +68,12 @@ class Classic(Amqp):
 
 
 class OnRabbitMQ(Ground):
-    """In a vhost of its own."""
+    """In a vhost of its own, on each version."""
 
     @pytest.fixture
-    async def place(self, rabbitmq: RabbitMQ) -> AsyncIterator[Way]:
-        async with Relay(rabbitmq.amqp_url) as relay:
-            yield Way(rabbitmq, relay)
+    async def place(self, each_rabbitmq: RabbitMQ) -> AsyncIterator[Way]:
+        async with Relay(each_rabbitmq.amqp_url) as relay:
+            yield Way(each_rabbitmq, relay)
 
 
 class TestRabbitTransport(OnRabbitMQ, Amqp, TransportSuite):

@@ -13,7 +13,7 @@ from redrive.amqp.content import Content
 from redrive.amqp.properties import BasicProperties, decode_properties, encode_properties
 from redrive.clock import SystemClock
 from redrive.errors import SourceConflictError
-from redrive.letters import DeadLetter, Headers, Message
+from redrive.letters import DeadLetter, Headers, Message, Typed
 from redrive.testing.factories import a_failure
 from redrive.transports.base import Death, Delivery, Publication, Receiver, Release, Source, Target
 from redrive.transports.rabbitmq import RabbitTransport
@@ -21,6 +21,7 @@ from redrive.transports.rabbitmq.channel import Channel
 from redrive.transports.rabbitmq.delivery_counts import ACQUIRED_COUNT, DELIVERY_COUNT, DeliveryCounts
 from redrive.transports.rabbitmq.link import Link, connect
 from redrive.transports.rabbitmq.url import parse_url
+from redrive.transports.upkeep import upkeep_of
 from tests.services import RabbitMQ
 
 PATIENCE = 30.0
@@ -494,3 +495,62 @@ async def test_looking_at_a_dead_letter_that_failed_too_often_elsewhere_does_not
             assert isinstance(deaths, tuple)
             assert len(deaths) == 1
             await becomes(lambda: transport.depth("dead"), 1)
+
+
+# --- what the broker does not keep ------------------------------------------------------------------------------------
+
+
+@KINDS
+async def test_headers_keep_names_values_and_types_but_not_their_order(
+    each_broker: RabbitMQ, kind: Any
+) -> None:
+    """RabbitMQ 4 sorts headers by name, a quorum queue of 3.x at times; everything else arrives bit for bit."""
+    headers = Headers(
+        [
+            ("z", 5),
+            ("int8", Typed("int8", -7)),
+            ("uint8", Typed("uint8", 200)),
+            ("int16", Typed("int16", -300)),
+            ("int32", Typed("int32", 70_000)),
+            ("large", 2**40),
+            ("float32", Typed("float32", 0.25)),
+            ("a", "first"),
+            ("list", (Typed("int16", 4), 5, True, None)),
+        ]
+    )
+    body = bytes(range(256))
+    async with opened(each_broker) as transport, foreign(each_broker) as client:
+        source = await made(transport, queue_type=kind)
+        sent = Message(body=body, headers=headers, message_id="m-1", properties=Headers({"priority": 3}))
+        assert list(await transport.publish([Publication(sent, Target(name=source.name))])) == [None]
+        for _ in range(2):  # delivered, and delivered again
+            receiver = await transport.receiver(source)
+            [delivery] = await take(receiver, 1)
+            await receiver.close()
+            found = delivery.message
+            names = [name for name, _ in headers]
+            if client.counts.since >= (4, 0):
+                assert [name for name, _ in found.headers] == sorted(names)
+            elif kind == "classic":
+                assert [name for name, _ in found.headers] == names
+            assert Headers(sorted(found.headers)) == Headers(sorted(headers))
+            assert (found.body, found.message_id, found.properties.get("priority")) == (body, "m-1", 3)
+
+
+# --- the command line ------------------------------------------------------------------------------------------------
+
+
+async def test_commands_that_look_at_a_broker_thirty_times_use_nothing_up(each_broker: RabbitMQ) -> None:
+    """A dead-letter queue of another client, with the default limit."""
+    async with opened(each_broker) as transport, foreign(each_broker) as client:
+        source = await made(transport, "orders", dead_letter_queue="theirs.dlq")
+        await client.channel.call(m.QueueDelete("theirs.dlq"))
+        await client.declare("theirs.dlq", queue_type="quorum")
+        await client.publish("theirs.dlq", b"0", b"1", b"2")
+        upkeep = upkeep_of(each_broker.amqp_url, each_broker.management_url)
+        for _ in range(30):
+            await upkeep.diagnose([source])
+            await upkeep.plan([source])
+            assert await transport.depth("theirs.dlq") == 3
+        waiting = await client.rest("theirs.dlq")
+        assert [(got.body, got.redelivered) for got in waiting] == [(b"%d" % n, False) for n in range(3)]

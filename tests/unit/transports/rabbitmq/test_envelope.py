@@ -254,3 +254,29 @@ def test_headers_that_cannot_be_read_are_not_added_to() -> None:
 
     with pytest.raises(FrameSyntaxError):
         seal_with(raw, "me", encode_bare_table(MARKS))
+
+
+def test_copy_keeps_earlier_deaths_and_adds_those_that_follow() -> None:
+    first = {"queue": "work", "reason": "rejected", "count": 2, "time": 1}
+    other = {"queue": "wait", "reason": "expired", "count": 2}
+    raw = encode_properties(
+        BasicProperties(headers={"x-death": [first, other], "x-first-death-queue": "work"})
+    )
+    sealed = seal(raw, "me", marks={DELIVERIES: 1}, back_to="work", route=("", "work"))
+    assert "x-death" not in read_headers(sealed)
+    assert not unseal(sealed, "work").has_died
+    assert unseal(sealed, "work").properties == raw
+
+    # When the broker dead-letters the copy
+    again = {"queue": "work", "reason": "rejected", "count": 1, "time": 9}
+    since = {"x-death": [again], "x-first-death-queue": "work", "x-last-death-queue": "work"}
+    died = replace_fields(sealed, (), headers={**read_headers(sealed), **since})
+
+    # Then it is known, its deliveries begin anew, and the history is one
+    found = unseal(died, "work")
+    assert (found.has_died, found.deliveries) == (True, 1)
+    assert read_headers(found.properties) == {
+        "x-death": [{**first, "count": 3}, other],
+        "x-first-death-queue": "work",
+        "x-last-death-queue": "work",
+    }
