@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import asyncpg
+import pytest
 
 from redrive.clock import Clock
 from redrive.stores.postgres import PostgresStore
@@ -10,6 +11,7 @@ from redrive.testing.store_machine import store_machine
 from tests.services import Postgres
 
 
+@pytest.mark.slow
 def test_postgresql_gives_the_same_results_as_the_memory_store(each_postgres: Postgres) -> None:
     async def open_store(_place: Path, clock: Clock) -> PostgresStore:
         connection = await asyncpg.connect(each_postgres.url)

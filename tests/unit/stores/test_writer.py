@@ -36,9 +36,11 @@ class Watched(sqlite3.Connection):
         self.said: list[str] = []
         self.gate = threading.Event()
         self.gate.set()
+        self.waits = False  # at the gate
 
     def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
         if sql == "BEGIN IMMEDIATE":
+            self.waits = not self.gate.is_set()
             self.gate.wait()
         self.said.append(sql)
         return super().execute(sql, *args)
@@ -129,7 +131,7 @@ async def test_jobs_that_come_while_the_disk_works_share_the_next_commit(path: P
     writer = Writer(connection, path, one_by_one)
     with shut(connection):
         first = writer.submit(Job(write("first")))
-        while not writer._handed_over.empty() or writer._gathered:  # noqa: ASYNC110  a thread sets no asyncio.Event
+        while not connection.waits:  # noqa: ASYNC110  a thread sets no asyncio.Event
             await asyncio.sleep(0)  # until the thread has the first job, and waits at the gate
         rest = []
         for number in range(20):
