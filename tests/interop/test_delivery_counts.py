@@ -421,6 +421,20 @@ async def test_looking_a_hundred_times_at_a_work_queue_takes_nothing_and_counts_
         assert {delivery.delivery_count for delivery in out} == {1}
 
 
+async def test_look_of_another_process_is_not_counted_when_a_return_does_not_count(
+    each_broker: RabbitMQ,
+) -> None:
+    async with opened(each_broker) as transport, foreign(each_broker) as client:
+        source = await made(transport)
+        await send(transport, source.name, b"x")
+        for _ in range(5):
+            async with opened(each_broker) as other:
+                await other.peek(source.name, 1)
+        await becomes(lambda: transport.depth(source.name), 1)
+        [delivery] = await take(await transport.receiver(source), 1)
+        assert delivery.delivery_count == (6 if client.counts.looking_counts else 1)
+
+
 @pytest.mark.parametrize("management", [True, False], ids=["limit seen", "limit not seen"])
 async def test_looking_stops_in_time_when_other_processes_have_looked(
     each_broker: RabbitMQ, management: bool

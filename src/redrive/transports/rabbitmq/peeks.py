@@ -1,9 +1,9 @@
-"""Which messages were only looked at, and must not be counted as delivered?
+"""Remember which messages this process has only looked at: they were not delivered.
 
-AMQP 0-9-1 cannot look at a message: it is taken and given back, and from then on the broker calls it redelivered.
-RabbitMQ before 4 even counts it as a failed delivery of a quorum queue. So what this process has looked at is
-remembered, and taken off the count again. The rule: it is forgotten before it grows without bound, and what another
-process has looked at is not known here; there, looking counts once on a classic queue.
+AMQP 0-9-1 cannot look at a message: it is taken and given back, and from then on the broker calls it redelivered. Up to
+RabbitMQ 4.2, a quorum queue counts that as well (see `delivery_counts`). So what this process has looked at is taken
+off the count again. It is forgotten before it grows without bound. What another process has looked at is not known
+here: there, looking counts once on a classic queue, and each time on a quorum queue up to 4.2.
 """
 
 from typing import Final
