@@ -1,0 +1,294 @@
+"""How stored data is read by the current code, as plain values with the names of the recording.
+
+The generator uses these functions with the code that writes the recording, the tests with the code of today. They go
+through the parts that production uses: stores, the replay, the collector, receivers. When a field is renamed, its
+recorded name is restored here, in one place.
+"""
+
+import asyncio
+import shutil
+import tarfile
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from redrive.collect import Collector
+from redrive.collect.reading import Reader
+from redrive.letters import DeadLetter, Message
+from redrive.letters.redact import Redactor
+from redrive.letters.redrive import redrive_of
+from redrive.letters.verdict import from_body
+from redrive.recover.retention import restore
+from redrive.replay.run import Replay
+from redrive.rules import Classifier, StrategyOptions
+from redrive.stores import cold_files
+from redrive.stores.base import Store
+from redrive.stores.memory import MemoryStore
+from redrive.stores.query import parse
+from redrive.testing import ManualClock
+from redrive.transports import Outcomes, Publication, Source, Transport, open_transport
+from redrive.transports.memory import MemoryTransport
+from redrive.watch.alerts.written import NAME, Document
+from tests.golden.plain import packed, plain, unpacked
+
+_PAGE: Final = 1000
+_TALLIES: Final = (
+    "state",
+    "source",
+    "transport",
+    "error",
+    "kind",
+    "reason",
+    "strategy",
+    "worker",
+    "assignee",
+    "tag",
+)
+FILTERS: Final = (
+    "state:pending due<=+0s sort:due",
+    "state:processing worker:worker-* sort:created",
+    "source:orders,payments -tag:vip sort:-failed",
+    "source:päckchen* transport:rabbitmq sort:created",
+    "transport:kafka kind:timeout,network retries>=2 sort:size",
+    "tag:vip tag:eu sort:created",
+    "message:message-12 sort:created",
+    "correlation:correlation-3* sort:updated",
+    "redrives>=1 state:manual,failed,archived sort:-redrives",
+    "assignee:ada priority<0 sort:priority",
+    '"card declined" created>=2026-02-11T12:02:00Z sort:created',
+    "size>=100000 sort:created",
+)
+# When the recorded dead letters are collected, so that times that depend on it are always the same.
+COLLECTED_AT: Final = datetime(2026, 12, 1, tzinfo=UTC)
+
+
+# --- stores -------------------------------------------------------------------------------------------------
+
+
+async def letters_of(store: Store) -> list[Any]:
+    """All letters, in the order in which they were added."""
+    return [plain(letter) for letter in await _load(store, "sort:created")]
+
+
+async def _load(store: Store, words: str, now: datetime = COLLECTED_AT) -> list[DeadLetter]:
+    ids = await _ids(store, words, now)
+    loaded: list[DeadLetter] = []
+    for start in range(0, len(ids), _PAGE):
+        loaded += await store.load(ids[start : start + _PAGE])
+    return loaded
+
+
+async def _ids(store: Store, words: str, now: datetime) -> list[str]:
+    query, cursor, ids = parse(words, now=now), None, list[str]()
+    while True:
+        page = await store.page(query, limit=_PAGE, cursor=cursor)
+        ids += [head.id for head in page.heads]
+        if (cursor := page.cursor) is None:
+            return ids
+
+
+async def store_content(store: Store, now: datetime) -> dict[str, Any]:
+    """Everything that a store has."""
+    return {
+        "letters": await letters_of(store),
+        "change_log": await _change_log(store),
+        "operations": await _operations(store),
+        "alerts": await _alerts(store),
+        "counts": {field: plain(await store.tally(field)) for field in _TALLIES},
+        "groups": plain(await store.groups(limit=_PAGE)),
+        "queries": {words: await _ids(store, words, now) for words in FILTERS},
+    }
+
+
+async def _change_log(store: Store) -> list[Any]:
+    lines, after = list[Any](), 0
+    while batch := await store.journal(after=after, limit=_PAGE):
+        after = batch[-1].number
+        lines += [{name: value for name, value in plain(line).items() if name != "number"} for line in batch]
+    return lines
+
+
+async def _operations(store: Store) -> list[Any]:
+    return [
+        {
+            "operation": plain(operation),
+            "items": plain(await store.items(operation.id, limit=_PAGE)),
+            "remaining": await store.remaining(operation.id, limit=_PAGE),
+        }
+        for operation in await store.operations(limit=_PAGE)
+    ]
+
+
+async def _alerts(store: Store) -> dict[str, Any]:
+    memo = await store.recall(NAME)
+    assert memo.body is not None
+    return {"version": memo.version, "document": plain(msgspec.msgpack.decode(memo.body, type=Document))}
+
+
+async def store_future(store: Store, clock: ManualClock) -> dict[str, Any]:
+    """What the next processes do with the store: resume operations, end expired leases, claim due letters."""
+    clock.advance(timedelta(minutes=2))  # the leases of killed replays have expired
+    resumed = [
+        await _resume(store, clock, operation.id)
+        for operation in reversed(await store.operations(limit=_PAGE))
+        if not operation.is_over
+    ]
+    expired = await store.rescue(retry_in=timedelta(hours=1), max_redrives=5, limit=_PAGE)
+    clock.advance(timedelta(days=31))
+    claimed = await store.claim("next-worker", limit=200)
+    return {"resumed": resumed, "expired": plain(expired), "claimed": [head.id for head in claimed]}
+
+
+async def _resume(store: Store, clock: ManualClock, operation_id: str) -> dict[str, Any]:
+    async with MemoryTransport(clock) as transport:
+        sender = _Recorder(transport)
+        operation = await store.operation(operation_id)
+        done = await Replay(store, sender, operation, runner="next", clock=clock).run(asyncio.Event())
+        items = await store.items(operation_id, limit=_PAGE)
+    return {"operation": plain(done), "items": plain(items), "sent": sender.sent}
+
+
+class _Recorder:
+    """A transport that keeps the ids of the letters that are sent."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+        self.sent: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def publish(self, publications: Sequence[Publication]) -> Outcomes:
+        self.sent += [
+            {"redrive": plain(redrive_of(one.message.headers)), "to": plain(one.target)}
+            for one in publications
+        ]
+        return [None for _ in publications]
+
+
+# --- files of letters ---------------------------------------------------------------------------------------
+
+
+async def file_content(path: Path) -> dict[str, Any]:
+    """The letters of an archive or export file, and what an import makes of them."""
+    store = MemoryStore(ManualClock(COLLECTED_AT))
+    counts = await restore(store, path, by="import")
+    return {
+        "letters": [plain(letter) for letter in cold_files.read(path)],
+        "import": plain(counts),
+        "imported": plain(await store.tally("state")),
+        "imported_letters": await letters_of(store),
+    }
+
+
+# --- messages -----------------------------------------------------------------------------------------------
+
+
+async def collected(url: str, queue: str, put: Callable[[], None], count: int) -> list[DeadLetter]:
+    """The letters that a collector makes of the messages that `put` writes to a dead-letter queue."""
+    clock = ManualClock(COLLECTED_AT)
+    store = MemoryStore(clock)
+    async with _queue(url, queue, put) as transport:
+        collector = Collector(
+            transport,
+            store,
+            queue,
+            reader=Reader(Classifier(), Redactor(), StrategyOptions()),
+            options=StrategyOptions(),
+            clock=clock,
+            trouble=_fail,
+        )
+        stop = asyncio.Event()
+        task = asyncio.create_task(collector.run(stop))
+        async with asyncio.timeout(60):
+            while await store.count() < count and not task.done():  # noqa: ASYNC110  a broker brings it about
+                await asyncio.sleep(0.02)
+        stop.set()
+        await task
+    return await _load(store, "sort:created")
+
+
+async def received(url: str, queue: str, put: Callable[[], None], count: int) -> list[Any]:
+    """What a consumer receives of the messages that `put` writes to its queue: message, origin and redrive."""
+    found: list[Any] = []
+    async with _queue(url, queue, put) as transport:
+        receiver = await transport.receiver(Source(name=queue, window=2 * count))
+        async with asyncio.timeout(60):
+            while len(found) < count:
+                batch = await receiver.receive()
+                found += [
+                    {
+                        "message": plain(one.message),
+                        "origin": _without_endpoint(plain(one.origin)),
+                        "redrive": plain(one.redrive),
+                    }
+                    for one in batch
+                ]
+                receiver.accept(batch)
+        await receiver.stop()
+        await receiver.close()
+    return found
+
+
+@asynccontextmanager
+async def _queue(url: str, queue: str, put: Callable[[], None]) -> AsyncIterator[Transport]:
+    async with open_transport(url) as transport:
+        await transport.ensure_queue(queue)
+        await asyncio.to_thread(put)
+        yield transport
+
+
+def letter_content(letter: DeadLetter) -> dict[str, Any]:
+    """A collected letter without the endpoint, which is different in every run."""
+    fields: dict[str, Any] = plain(letter)
+    return {**fields, "origin": _without_endpoint(fields["origin"])}
+
+
+def _without_endpoint(origin: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in origin.items() if name != "broker"}
+
+
+def verdicts_of(body: bytes) -> list[Any]:
+    """The verdicts of one message."""
+    return [plain(verdict) for verdict in from_body(body)]
+
+
+def message_of(stored: Message) -> Any:
+    """A message."""
+    return plain(stored)
+
+
+def _fail(what: str, error: Exception) -> None:
+    raise AssertionError(what) from error
+
+
+# --- directories --------------------------------------------------------------------------------------------
+
+
+def pack_directory(directory: Path) -> bytes:
+    """A directory as a compressed archive."""
+    buffer = BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for path in _files(directory):
+            info = archive.gettarinfo(path, str(path.relative_to(directory)))
+            info.uid = info.gid = info.mtime = 0
+            info.uname = info.gname = ""
+            with path.open("rb") as file:
+                archive.addfile(info, file)
+    return packed(buffer.getvalue())
+
+
+def unpack_directory(data: bytes, directory: Path) -> None:
+    """Write the files that `pack_directory` packed."""
+    shutil.rmtree(directory, ignore_errors=True)
+    with tarfile.open(fileobj=BytesIO(unpacked(data))) as archive:
+        archive.extractall(directory, filter="data")
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    return (path for path in sorted(directory.rglob("*")) if path.is_file())

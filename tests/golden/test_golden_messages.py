@@ -1,0 +1,85 @@
+"""Dead letters, redrives and verdicts that earlier versions wrote are understood completely."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redrive.letters import Kind
+from tests.golden.messages import body_of, put_amqp, put_kafka
+from tests.golden.plain import check, read_json
+from tests.golden.reading import collected, letter_content, received, verdicts_of
+from tests.services import EmbeddedServer, Kafka, Run
+
+V1 = Path(__file__).parent / "v1"
+BROKERS = ("rabbitmq", "kafka")
+RECORDED: dict[str, Any] = {broker: read_json(V1 / f"messages-{broker}.json") for broker in BROKERS}
+
+
+@pytest.fixture
+def embedded(service_run: Run) -> Any:
+    with service_run.address(EmbeddedServer, {}).fresh() as vhost:
+        yield vhost
+
+
+async def test_rabbitmq_dead_letters_of_version_1_become_the_same_letters(embedded: Any) -> None:
+    await _check_dead_letters("rabbitmq", embedded.amqp_url, partial(put_amqp, embedded.amqp_url), "")
+
+
+async def test_rabbitmq_redrives_of_version_1_are_recognized(embedded: Any) -> None:
+    await _check_redrives("rabbitmq", embedded.amqp_url, partial(put_amqp, embedded.amqp_url), "")
+
+
+async def test_kafka_dead_letters_of_version_1_become_the_same_letters(kafka: Kafka) -> None:
+    await _check_dead_letters("kafka", kafka.url, partial(put_kafka, kafka.bootstrap), kafka.prefix)
+
+
+async def test_kafka_redrives_of_version_1_are_recognized(kafka: Kafka) -> None:
+    await _check_redrives("kafka", kafka.url, partial(put_kafka, kafka.bootstrap), kafka.prefix)
+
+
+async def _check_dead_letters(broker: str, url: str, put: Callable[..., None], prefix: str) -> None:
+    for one in RECORDED[broker]["dead_letters"]:
+        queue, messages = prefix + one["queue"], one["messages"]
+        letters = await collected(url, queue, partial(put, queue, messages), len(messages))
+        found = [letter_content(letter) for letter in letters]
+        # An id is a hash of the key. Where the key names the dead-letter topic, both are different here.
+        expected = [
+            recorded if prefix not in letter["key"] or not prefix else {**recorded, "id": letter["id"]}
+            for recorded, letter in zip(one["letters"], found, strict=True)
+        ]
+        check(expected, _unprefixed(found, prefix))
+
+
+async def _check_redrives(broker: str, url: str, put: Callable[..., None], prefix: str) -> None:
+    one = RECORDED[broker]["redrives"]
+    queue, messages = prefix + one["queue"], one["messages"]
+    found = await received(url, queue, partial(put, queue, messages), len(messages))
+    check(one["received"], _unprefixed(found, prefix))
+
+
+def _unprefixed(value: Any, prefix: str) -> Any:
+    """The value without the prefix that the names of this test have."""
+    return json.loads(json.dumps(value).replace(prefix, "")) if prefix else value
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_verdicts_of_version_1_are_parsed(broker: str) -> None:
+    recorded = RECORDED[broker]["verdicts"]
+    check(recorded["parsed"], [verdicts_of(body_of(record)) for record in recorded["messages"]])
+    assert sum(map(len, recorded["parsed"])) > 1
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_recording_has_every_kind_of_failure(broker: str) -> None:
+    recorded = RECORDED[broker]
+    letters = [letter for one in recorded["dead_letters"] for letter in one["letters"]]
+    assert {letter["kind"] for letter in letters} == set(Kind)
+    assert {one["redrive"]["operation"] is None for one in recorded["redrives"]["received"]} == {True, False}
+    assert all(one["redrive"] for one in recorded["redrives"]["received"])
+    if broker == "kafka":
+        assert any(one["queue"].endswith("onex.dlq") for one in recorded["dead_letters"])
+        assert {letter["message"]["body"] is None for letter in letters} == {True, False}
