@@ -99,7 +99,7 @@ def originals(*, amqp: bool) -> list[Message]:
         ]
         if amqp:
             shape["properties"] = Headers(
-                {"delivery_mode": 2} if number % 2 else {"delivery_mode": 2, "priority": 3, "reply_to": "r"}
+                {"delivery_mode": 2} if number % 2 else {"delivery_mode": 2, "priority": 4, "reply_to": "r"}
             )
         else:
             shape["key"] = (None, b"customer-%d" % number, b"", b"\xff")[number % 4]

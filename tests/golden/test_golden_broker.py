@@ -2,6 +2,7 @@
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,9 +25,17 @@ def test_broker_directory_of_version_1_is_read_completely(end: str, restart: boo
         for one in (
             one for queues in recorded["messages"].values() for queue in queues.values() for one in queue
         ):
-            del one["redelivered"]
+            one.pop("redelivered", None)
     with running(tmp_path / "data") as broker:
-        check(recorded, content(broker))
+        current = content(broker)
+    for each in (recorded, current):
+        _sort_returned(each["messages"]["shop"]["orders.quorum"])
+    check(recorded, current)
+
+
+def _sort_returned(messages: list[Any]) -> None:
+    """Version 1 wrote the unacknowledged messages of a connection in reverse, so they return in another order."""
+    messages[:2] = sorted(messages[:2], key=lambda one: str(one["message"]["message_id"]))
 
 
 @pytest.mark.parametrize("end", ["killed", "stopped"])
