@@ -25,7 +25,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -113,9 +113,8 @@ async def _sqlite(to: Path, work: Path, letters: int) -> None:
     future = await store_future(store, clock)
     await store.close()
     small = letters <= _LETTERS
-    write_json(
-        to / "store.json.zst", {"written_at": written_at.isoformat(), "content": content, "future": future}
-    )
+    recording = {"written_at": written_at.isoformat(), "content": content, "future": future}
+    write_json(to / f"store.json{'.zst' if small else ''}", recording)
     (to / f"store.sqlite{'.zst' if small else ''}").write_bytes(
         packed(path.read_bytes()) if small else path.read_bytes()
     )
@@ -132,7 +131,7 @@ async def _postgres(to: Path, letters: int, server: Any, work: Path) -> None:
         clock = ManualClock(START)
         store = await PostgresStore.open(database.url, clock=clock)
         await fill(store, clock, letters=letters)
-        recorded = read_json(to / "store.json.zst")
+        recorded = read_json(to / f"store.json{'.zst' if letters <= _LETTERS else ''}")
         check(recorded["content"], await store_content(store, clock.now()))
         await store.close()
         dump = await asyncio.to_thread(_dump, database)
@@ -220,63 +219,67 @@ def _brokers(to: Path, work: Path) -> None:
 async def _amqp_messages(to: Path, work: Path) -> None:
     from tests.golden import broker, messages
     from tests.golden.plain import write_json
-    from tests.golden.reading import collected, letter_content, verdicts_of
 
     with broker.running(work / "consume") as first, broker.running(work / "read") as second:
         url, other = first.url("/"), second.url("/")
-        recorded: dict[str, Any] = {"dead_letters": [], "redrives": {}}
+        recording = _Recording(other, partial(messages.put_amqp, other))
         letters = []
         for queue, records in (await messages.amqp_dead_letters(url)).items():
-            found = await collected(
-                other, queue, partial(messages.put_amqp, other, queue, records), len(records)
-            )
-            letters += found
-            parsed = [letter_content(letter) for letter in found]
-            recorded["dead_letters"].append({"queue": queue, "messages": records, "letters": parsed})
-        more = await messages.amqp_redrives(other, letters)
-        await _add_redrives(recorded, more, other, partial(messages.put_amqp, other), "returns")
-        recorded["verdicts"] = {
-            "messages": more["verdicts"],
-            "parsed": [verdicts_of(messages.body_of(record)) for record in more["verdicts"]],
-        }
-    write_json(to / "messages-rabbitmq.json", recorded)
+            letters += await recording.dead_letters(queue, records)
+        await recording.received("waits", "waits", await messages.amqp_retries(url))
+        await recording.redrives(await messages.amqp_redrives(other, letters))
+    write_json(to / "messages-rabbitmq.json", recording.content)
 
 
 async def _kafka_messages(to: Path, server: Any, other: Any) -> None:
     from tests.golden import messages
     from tests.golden.plain import write_json
-    from tests.golden.reading import collected, letter_content, verdicts_of
 
-    put: Callable[..., None] = partial(messages.put_kafka, other.bootstrap)
-    recorded: dict[str, Any] = {"dead_letters": [], "redrives": {}}
-    letters = []
-    for onex in (False, True):
-        queue, records = (await messages.kafka_messages(server.url, onex=onex)).values()
-        found = await collected(other.url, queue, partial(put, queue, records), len(records))
-        letters += [] if onex else found
-        parsed = [letter_content(letter) for letter in found]
-        recorded["dead_letters"].append({"queue": queue, "messages": records, "letters": parsed})
-    more = await messages.kafka_redrives(server.url, letters)
-    await _add_redrives(recorded, more, other.url, put, "returns")
-    recorded["verdicts"] = {
-        "messages": more["verdicts"],
-        "parsed": [verdicts_of(messages.body_of(record)) for record in more["verdicts"]],
-    }
-    write_json(to / "messages-kafka.json", recorded)
+    recording = _Recording(other.url, partial(messages.put_kafka, other.bootstrap))
+    letters = await recording.dead_letters(*await messages.kafka_dead_letters(server, "plain"))
+    await recording.dead_letters(*await messages.kafka_dead_letters(server, "onex"))
+    await recording.dead_letters(*await messages.kafka_dead_letters(server, "large"))
+    await recording.received(
+        "waits", "waits.retry.10s", await messages.kafka_retries(server), "?retry=topics"
+    )
+    await recording.redrives(await messages.kafka_redrives(server.url, letters))
+    write_json(to / "messages-kafka.json", recording.content)
 
 
-async def _add_redrives(
-    recorded: dict[str, Any], more: dict[str, Any], url: str, put: Callable[..., None], queue: str
-) -> None:
-    from tests.golden.reading import collected, letter_content, received
+class _Recording:
+    """Messages of one broker with what the code that wrote them reads from them."""
 
-    redrives, again = more["redrives"], more["died_again"]
-    parsed = await received(url, queue, partial(put, queue, redrives), len(redrives))
-    recorded["redrives"] = {"queue": queue, "messages": redrives, "received": parsed}
-    dlq = f"{queue}.dlq"
-    found = await collected(url, dlq, partial(put, dlq, again), len(again))
-    parsed = [letter_content(letter) for letter in found]
-    recorded["dead_letters"].append({"queue": dlq, "messages": again, "letters": parsed})
+    def __init__(self, url: str, put: Callable[..., None]) -> None:
+        """`url` and `put` belong to a server on which nothing was consumed, as in the tests."""
+        self._url = url
+        self._put = put
+        self.content: dict[str, Any] = {"dead_letters": [], "received": [], "verdicts": {}}
+
+    async def dead_letters(self, queue: str, records: Sequence[Any]) -> list[Any]:
+        from tests.golden.reading import collected, letter_content
+
+        letters = await collected(self._url, queue, partial(self._put, queue, records), len(records))
+        parsed = [letter_content(letter) for letter in letters]
+        self.content["dead_letters"].append({"queue": queue, "messages": records, "letters": parsed})
+        return letters
+
+    async def received(self, queue: str, to: str, records: Sequence[Any], options: str = "") -> None:
+        from tests.golden.reading import received
+
+        parsed = await received(self._url + options, queue, partial(self._put, to, records), len(records))
+        self.content["received"].append(
+            {"queue": queue, "to": to, "options": options, "messages": records, "deliveries": parsed}
+        )
+
+    async def redrives(self, records: dict[str, Any]) -> None:
+        from tests.golden.messages import body_of
+        from tests.golden.reading import verdicts_of
+
+        await self.received("returns", "returns", records["redrives"])
+        await self.dead_letters("returns.dlq", records["died_again"])
+        verdicts = records["verdicts"]
+        parsed = [verdicts_of(body_of(record)) for record in verdicts]
+        self.content["verdicts"] = {"messages": verdicts, "parsed": parsed}
 
 
 if __name__ == "__main__":

@@ -11,16 +11,18 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from random import Random
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
+import msgspec
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.cimpl import TIMESTAMP_NOT_AVAILABLE
 
 from redrive import App, Context, Rule, Settings
 from redrive.letters import DeadLetter, Headers, Hold, Kind, Message
 from redrive.letters.verdict import QUEUE
-from redrive.rules import Fixed
+from redrive.rules import Fixed, format_duration
 from redrive.rules.rule import TypeIs
 from redrive.transports import Publication, Source, Target, Transport, open_transport
 from redrive.transports.redriving import SendOptions, publication
@@ -28,6 +30,8 @@ from tests.golden.amqp import Connection, Content
 from tests.golden.letters import ALL_TYPES
 
 _TIMEOUT: Final = 60.0
+Mode = Literal["fail", "succeed", "wait"]
+WAIT: Final = timedelta(seconds=15)
 
 
 class HttpError(Exception):
@@ -112,11 +116,13 @@ def originals(*, amqp: bool) -> list[Message]:
     return messages
 
 
-def _handler(*, succeed: bool) -> Callable[[Context], Awaitable[None]]:
+def _handler(mode: Mode) -> Callable[[Context], Awaitable[None]]:
     async def handle(context: Context) -> None:
         cause = context.headers.text("cause") or "unknown"
-        if succeed:
+        if mode == "succeed":
             return
+        if mode == "wait":
+            context.give_back(WAIT)
         if cause == "asked":
             context.dead_letter("NoSuchCustomer", "customer 4711 was deleted")
         error = ERRORS.get(cause, ERRORS["unknown"])()
@@ -130,13 +136,13 @@ async def consume(
     sources: Mapping[str, dict[str, Any]],
     done: Callable[[Transport], Awaitable[bool]],
     *,
-    succeed: bool,
+    mode: Mode,
 ) -> None:
     """Run a consumer of these sources until `done`."""
     app = App(url, settings=Settings(), rules=RULES, observers=())
     for name, options in sources.items():
         app.consume(name, attempts=1, backoff=Fixed(timedelta(milliseconds=10)), flood=False, **options)(
-            _handler(succeed=succeed)
+            _handler(mode)
         )
     async with open_transport(url) as transport, app, asyncio.timeout(_TIMEOUT):
         while not await done(transport):  # noqa: ASYNC110  another process brings it about
@@ -211,7 +217,7 @@ async def amqp_dead_letters(url: str) -> dict[str, list[Any]]:
     sent = {"orders": messages, "twice": some, "native": some}
     await _publish(url, [Publication(one, Target(name=name)) for name, each in sent.items() for one in each])
     done = partial(_all_dead, {f"{name}.dlq": len(each) for name, each in sent.items()})
-    await consume(url, sources, done, succeed=False)
+    await consume(url, sources, done, mode="fail")
     return {f"{name}.dlq": await asyncio.to_thread(_read_amqp, url, f"{name}.dlq") for name in sent}
 
 
@@ -233,14 +239,28 @@ async def amqp_redrives(url: str, letters: Sequence[DeadLetter]) -> dict[str, An
     redrives = await asyncio.to_thread(_read_amqp, url, "orders")
     half = len(letters) // 2
     # Reading the queue counted as a delivery, so a limit of 1 would be exceeded.
-    await consume(url, {"orders": {"max_deliveries": 5}}, partial(_processed, "orders"), succeed=True)
+    await consume(url, {"orders": {"max_deliveries": 5}}, partial(_processed, "orders"), mode="succeed")
     verdicts = await asyncio.to_thread(_read_amqp, url, QUEUE)
     await _publish(url, targets[:half])
     await consume(
-        url, {"orders": {"max_deliveries": 1}}, partial(_all_dead, {"orders.dlq": half}), succeed=False
+        url, {"orders": {"max_deliveries": 1}}, partial(_all_dead, {"orders.dlq": half}), mode="fail"
     )
     again = await asyncio.to_thread(_read_amqp, url, "orders.dlq")
     return {"redrives": redrives, "verdicts": verdicts, "died_again": again}
+
+
+async def amqp_retries(url: str) -> list[Any]:
+    """Messages that a handler gave back, in their queue again after the wait."""
+    source = Source(name="waits", max_deliveries=5)
+    await _provision(url, source)
+    messages = originals(amqp=True)
+    await _publish(url, [Publication(one, Target(name=source.name)) for one in messages])
+    waiting = partial(_all_dead, {f"{source.name}.delay.{format_duration(WAIT)}": len(messages)})
+    await consume(url, {source.name: {"max_deliveries": 5}}, waiting, mode="wait")
+    async with open_transport(url) as transport, asyncio.timeout(_TIMEOUT):
+        while await transport.depth(source.name) < len(messages):  # noqa: ASYNC110  the broker brings it about
+            await asyncio.sleep(0.1)
+    return await asyncio.to_thread(_read_amqp, url, source.name)
 
 
 # --- Kafka --------------------------------------------------------------------------------------------------
@@ -299,21 +319,37 @@ def _read_kafka(bootstrap: str, topic: str, count: int) -> list[Any]:
     return found
 
 
-async def kafka_messages(url: str, *, onex: bool) -> dict[str, Any]:
-    """Dead letters by topic, redrives, verdicts and dead letters of redrives."""
-    url = f"{url}?format=onex&environment=prod" if onex else url
-    bootstrap = urlsplit(url).netloc.rpartition("@")[2]
-    name = "clicks-onex" if onex else "clicks"
-    source = Source(name=name, group=f"billing-{name}", max_deliveries=1)
+async def kafka_dead_letters(
+    server: Any, variant: Literal["plain", "onex", "large"]
+) -> tuple[str, list[Any]]:
+    """A dead-letter topic and its records; those of `large` do not fit, and are cut or refer to the value."""
+    url = f"{server.url}?format=onex&environment=prod" if variant == "onex" else server.url
+    source = Source(name=f"clicks-{variant}", group=f"billing-{variant}", max_deliveries=1)
+    messages = originals(amqp=False)
+    if variant == "large":
+        server.topic(source.dlq, config={"max.message.bytes": "4000"})
+        body = Random(4711).randbytes(5000)
+        messages = [
+            msgspec.structs.replace(one, body=body if at % 2 else b"") for at, one in enumerate(messages[13:])
+        ]
+    await _provision(url, source)
+    await _publish(url, [Publication(one, Target(name=source.name, partition=0)) for one in messages])
+    options = {source.name: {"max_deliveries": 1, "group": source.group}}
+    await consume(url, options, partial(_kafka_depth, source.dlq, len(messages)), mode="fail")
+    return source.dlq, await asyncio.to_thread(_read_kafka, server.bootstrap, source.dlq, len(messages))
+
+
+async def kafka_retries(server: Any) -> list[Any]:
+    """Copies in a retry topic of records that a handler gave back."""
+    url = f"{server.url}?retry=topics"
+    source = Source(name="waits", group="waiting", max_deliveries=5)
     await _provision(url, source)
     messages = originals(amqp=False)
-    await _publish(url, [Publication(one, Target(name=name, partition=0)) for one in messages])
-    options = {name: {"max_deliveries": 1, "group": source.group}}
-    await consume(url, options, partial(_kafka_depth, source.dlq, len(messages)), succeed=False)
-    return {
-        "queue": source.dlq,
-        "dead_letters": await asyncio.to_thread(_read_kafka, bootstrap, source.dlq, len(messages)),
-    }
+    await _publish(url, [Publication(one, Target(name=source.name, partition=0)) for one in messages])
+    topic = "waiting.waits.retry.10s"  # the longest step that is not longer than the wait
+    options = {source.name: {"max_deliveries": 5, "group": source.group}}
+    await consume(url, options, partial(_kafka_depth, topic, len(messages)), mode="wait")
+    return await asyncio.to_thread(_read_kafka, server.bootstrap, topic, len(messages))
 
 
 async def kafka_redrives(url: str, letters: Sequence[DeadLetter]) -> dict[str, Any]:
@@ -329,13 +365,13 @@ async def kafka_redrives(url: str, letters: Sequence[DeadLetter]) -> dict[str, A
     redrives = await asyncio.to_thread(_read_kafka, bootstrap, good.name, len(sent))
     options = {"max_deliveries": 1}
     await consume(
-        url, {good.name: {**options, "group": good.group}}, partial(_kafka_depth, QUEUE, 1), succeed=True
+        url, {good.name: {**options, "group": good.group}}, partial(_kafka_depth, QUEUE, 1), mode="succeed"
     )
     await consume(
         url,
         {bad.name: {**options, "group": bad.group}},
         partial(_kafka_depth, bad.dlq, len(sent)),
-        succeed=False,
+        mode="fail",
     )
     return {
         "redrives": redrives,

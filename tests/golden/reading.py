@@ -8,8 +8,7 @@ recorded name is restored here, in one place.
 import asyncio
 import shutil
 import tarfile
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from pathlib import Path
@@ -193,7 +192,9 @@ async def collected(url: str, queue: str, put: Callable[[], None], count: int) -
     """The letters that a collector makes of the messages that `put` writes to a dead-letter queue."""
     clock = ManualClock(COLLECTED_AT)
     store = MemoryStore(clock)
-    async with _queue(url, queue, put) as transport:
+    async with open_transport(url) as transport:
+        await transport.ensure_queue(queue)
+        await asyncio.to_thread(put)
         collector = Collector(
             transport,
             store,
@@ -216,7 +217,9 @@ async def collected(url: str, queue: str, put: Callable[[], None], count: int) -
 async def received(url: str, queue: str, put: Callable[[], None], count: int) -> list[Any]:
     """What a consumer receives of the messages that `put` writes to its queue: message, origin and redrive."""
     found: list[Any] = []
-    async with _queue(url, queue, put) as transport:
+    async with open_transport(url) as transport:
+        await transport.provision([Source(name=queue)])
+        await asyncio.to_thread(put)
         receiver = await transport.receiver(Source(name=queue, window=2 * count))
         async with asyncio.timeout(60):
             while len(found) < count:
@@ -226,21 +229,15 @@ async def received(url: str, queue: str, put: Callable[[], None], count: int) ->
                         "message": plain(one.message),
                         "origin": _without_endpoint(plain(one.origin)),
                         "redrive": plain(one.redrive),
+                        "delivery_count": one.delivery_count,
                     }
                     for one in batch
                 ]
                 receiver.accept(batch)
         await receiver.stop()
         await receiver.close()
-    return found
-
-
-@asynccontextmanager
-async def _queue(url: str, queue: str, put: Callable[[], None]) -> AsyncIterator[Transport]:
-    async with open_transport(url) as transport:
-        await transport.ensure_queue(queue)
-        await asyncio.to_thread(put)
-        yield transport
+    # Records of several topics come in any order.
+    return sorted(found, key=lambda one: one["origin"]["offset"] or 0)
 
 
 def letter_content(letter: DeadLetter) -> dict[str, Any]:
