@@ -83,7 +83,8 @@ class Collector:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Collect until `stop` is set."""
-        source = Source(name=self._queue, window=2 * self._batch)  # one is on its way while one is being kept
+        # One batch is on its way while one is being kept.
+        source = Source(name=self._queue, window=2 * self._batch, presumes_redelivery=True)
         receiver = await self._transport.receiver(source)
         await Drain(receiver, self._read, self._write, self._trouble, self._clock).run(stop)
 

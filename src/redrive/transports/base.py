@@ -93,6 +93,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         None  # RabbitMQ from 4.3 on, quorum queues: what `provision` asks for
     )
     group: str | None = None  # Kafka only: the consumer group; None: the one that the broker URL names
+    # RabbitMQ only: a delivery that may be the first or the second is taken for the second. For collectors, which must
+    # not keep a letter twice; a consumer would take harmless messages for poison.
+    presumes_redelivery: bool = False
 
     @property
     def dlq(self) -> str:

@@ -176,7 +176,8 @@ class RabbitDelivery(Delivery):
     def presumed_count(self) -> int:
         """The number of an uncounted delivery: one more than its headers say, or none of it happened here."""
         if self.has_foreign_counts:
-            return self.unsealed.deliveries + self._counted
+            presumed = self.subscription.source.presumes_redelivery
+            return self.unsealed.deliveries + self._counted + presumed
         return self.delivery_count + 1
 
     def count(self, more: int) -> None:
