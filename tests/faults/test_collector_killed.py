@@ -1,19 +1,26 @@
-"""A collector killed in the middle of its work, again and again: every dead letter is in the store exactly once."""
+"""A collector killed in the middle of its work, again and again: every dead letter is in the store, and once.
+
+RabbitMQ 4 does not always tell the first delivery of a rejected message from the second. There, a message without an id
+may be kept a second time after a kill; that letter has the tag `possible-duplicate`.
+"""
 
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pika
 import pytest
 
 from redrive.clock import SystemClock
-from redrive.letters import Message
+from redrive.collect.collector import POSSIBLE_DUPLICATE
+from redrive.letters import DeadLetter, Message
 from redrive.stores.query import EVERYTHING
 from redrive.stores.sqlite import SqliteStore
 from redrive.transports import Publication, Source, Target, open_transport
 from tests.faults.children import a_child
+from tests.services import RabbitMQ
 
 CHILD = Path(__file__).with_name("collector_child.py")
 COUNT, BATCH = 2000, 50  # a collector takes up to two batches at once
@@ -27,12 +34,11 @@ def a_message(number: int) -> Message:
     return Message(body=body, message_id=f"m-{number}" if number % 2 else None)
 
 
-async def send(url: str, queue_type: str) -> None:
+async def send(url: str, queue_type: str, messages: Sequence[Message]) -> None:
     target = Target(name="orders")
     async with open_transport(url, SystemClock()) as transport:
         await transport.provision([Source(name="orders", queue_type=queue_type)])  # type: ignore[arg-type]
-        sent = [Publication(a_message(number), target) for number in range(COUNT)]
-        assert not any(await transport.publish(sent))
+        assert not any(await transport.publish([Publication(message, target) for message in messages]))
 
 
 def reject_all(url: str) -> None:
@@ -78,13 +84,21 @@ async def left(url: str) -> int:
 
 
 async def letters(path: Path) -> Counter[tuple[bytes | None, str | None]]:
+    """How often each message was kept, without those that are marked as possible duplicates and have no id."""
+    return Counter(
+        (letter.message.body, letter.message.message_id)
+        for letter in await every_letter(path)
+        if letter.message.message_id or POSSIBLE_DUPLICATE not in letter.tags
+    )
+
+
+async def every_letter(path: Path) -> list[DeadLetter]:
     store = await SqliteStore.open(path)
-    found: Counter[tuple[bytes | None, str | None]] = Counter()
+    found: list[DeadLetter] = []
     cursor: str | None = None
     while True:
         page = await store.page(EVERYTHING, limit=500, cursor=cursor)
-        whole = await store.load([head.id for head in page.heads])
-        found.update((letter.message.body, letter.message.message_id) for letter in whole)
+        found += await store.load([head.id for head in page.heads])
         if (cursor := page.cursor) is None:
             break
     assert await store.damage() is None
@@ -95,10 +109,10 @@ async def letters(path: Path) -> Counter[tuple[bytes | None, str | None]]:
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("queue_type", ["quorum", "classic"])
 def test_a_collector_killed_while_it_drains_keeps_every_dead_letter_exactly_once(
-    broker_url: str, tmp_path: Path, queue_type: str
+    each_broker: RabbitMQ, tmp_path: Path, queue_type: str
 ) -> None:
-    path = tmp_path / "letters.db"
-    asyncio.run(send(broker_url, queue_type))
+    path, broker_url = tmp_path / "letters.db", each_broker.amqp_url
+    asyncio.run(send(broker_url, queue_type, [*map(a_message, range(COUNT))]))
     reject_all(broker_url)
     for word, times in LIVES:
         collect(path, broker_url, word, times)
@@ -111,3 +125,24 @@ def test_a_collector_killed_while_it_drains_keeps_every_dead_letter_exactly_once
     wanted = Counter((message.body, message.message_id) for message in sent)
     assert asyncio.run(letters(path)) == wanted
     assert asyncio.run(left(broker_url)) == 0
+
+
+@pytest.mark.parametrize("queue_type", ["quorum", "classic"])
+@pytest.mark.parametrize("how", ["basic_reject", "basic_nack"])
+def test_equal_messages_without_an_id_are_as_many_letters(
+    each_broker: RabbitMQ, tmp_path: Path, queue_type: str, how: str
+) -> None:
+    path, url, count = tmp_path / "letters.db", each_broker.amqp_url, 120  # in three batches
+    asyncio.run(send(url, queue_type, [Message(body=b"the same")] * count))
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        channel = connection.channel()
+        messages = channel.consume("orders", inactivity_timeout=30)
+        for _, (method, _, _) in zip(range(count), messages, strict=False):
+            assert method is not None
+            getattr(channel, how)(method.delivery_tag, requeue=False)
+        channel.cancel()
+
+    collect(path, url)
+
+    store = asyncio.run(every_letter(path))
+    assert [letter.message.body for letter in store] == [b"the same"] * count

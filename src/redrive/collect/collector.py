@@ -32,6 +32,7 @@ from redrive.transports.base import Delivery, Source, Transport
 from redrive.transports.redriving import attempts_of
 
 ACTOR: Final = "collector"
+POSSIBLE_DUPLICATE: Final = "possible-duplicate"  # a tag: this letter may be of the same death as another one
 _OPEN: Final = (State.PENDING, State.PROCESSING, State.MANUAL)
 _OF_TIME: Final = 9  # letters of an id that tell nothing but its time
 _AT_ONCE: Final = 500  # messages asked for in one question
@@ -84,7 +85,7 @@ class Collector:
     async def run(self, stop: asyncio.Event) -> None:
         """Collect until `stop` is set."""
         # One batch is on its way while one is being kept.
-        source = Source(name=self._queue, window=2 * self._batch, presumes_redelivery=True)
+        source = Source(name=self._queue, window=2 * self._batch, counts_deliveries=False)
         receiver = await self._transport.receiver(source)
         await Drain(receiver, self._read, self._write, self._trouble, self._clock).run(stop)
 
@@ -130,18 +131,18 @@ class Collector:
         alike: Counter[str] = Counter()  # id: how many letters of this batch have asked for it
         while fresh:
             letters: list[DeadLetter] = []
-            for _, letter in fresh:  # two that look alike are two
+            for delivery, letter in fresh:  # two that look alike are two
                 alike[letter.id] += 1
-                letters.append(_another(letter, alike[letter.id]))
+                is_certain = delivery.delivery_count is not None
+                letters.append(_another(letter, alike[letter.id], is_certain=is_certain))
             self._in_doubt.update(letter.id for letter in letters)  # until we hear that they are there
             answers = await self._store.add(letters)
             added += [letter for letter, new in zip(letters, answers, strict=True) if new]
-            # The queue has never handed it out before, and no answer to an add of it was lost, so it cannot be one
-            # that we have kept: it only looks like it.
+            # No answer to an add of it was lost, so it may be another message that only looks like the one we have.
             others = [
                 pair
                 for pair, letter, new in zip(fresh, letters, answers, strict=True)
-                if not new and pair.delivery.delivery_count == 1 and letter.id not in doubted
+                if not new and letter.id not in doubted and _may_be_another(pair)
             ]
             self.counts.known += len(fresh) - sum(answers) - len(others)
             fresh = others
@@ -243,12 +244,25 @@ def _redrive_of(one: Read[DeadLetter]) -> Redrive | None:
     return None if headers.get(ID) is None else redrive_of(headers)
 
 
-def _another(letter: DeadLetter, number: int) -> DeadLetter:
+def _may_be_another(one: Read[DeadLetter]) -> bool:
+    """Whether a letter that is in the store already may be that of another, equal message.
+
+    So it is if the queue has never delivered this one before. Where a broker cannot tell that, a message with an id is
+    the same as the one with that id; one without is kept, because a duplicate can be discarded, and a lost message not.
+    """
+    count = one.delivery.delivery_count
+    return count == 1 or (count is None and not one.value.message_id)
+
+
+def _another(letter: DeadLetter, number: int, *, is_certain: bool) -> DeadLetter:
     """The letter of a message that cannot be told from others: the one with this number."""
     if number == 1:
         return letter
     key = f"{letter.key}#{number}"
     # Its time is that of the first one's id, which is the same whenever it is read; the failure's may be our own.
     return msgspec.structs.replace(
-        letter, key=key, id=letter.id[:_OF_TIME] + letter_id(key, EPOCH)[_OF_TIME:]
+        letter,
+        key=key,
+        id=letter.id[:_OF_TIME] + letter_id(key, EPOCH)[_OF_TIME:],
+        tags=letter.tags if is_certain else (*letter.tags, POSSIBLE_DUPLICATE),
     )

@@ -93,9 +93,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         None  # RabbitMQ from 4.3 on, quorum queues: what `provision` asks for
     )
     group: str | None = None  # Kafka only: the consumer group; None: the one that the broker URL names
-    # RabbitMQ only: a delivery that may be the first or the second is taken for the second. For collectors, which must
-    # not keep a letter twice; a consumer would take harmless messages for poison.
-    presumes_redelivery: bool = False
+    # Whether every delivery needs a count. A collector looks for no poison: what may be the first or a later delivery
+    # comes to it with a `delivery_count` of None, instead of being put back first as a copy with a count.
+    counts_deliveries: bool = True
 
     @property
     def dlq(self) -> str:
@@ -158,7 +158,7 @@ class Delivery(ABC):
     @property
     @abstractmethod
     def delivery_count(self) -> int | None:
-        """How often it was delivered, this time included; None where nobody counts."""
+        """How often it was delivered, this time included; None where it cannot be known."""
 
     @property
     @abstractmethod

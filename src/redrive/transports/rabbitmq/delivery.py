@@ -141,8 +141,20 @@ class RabbitDelivery(Delivery):
         return count if count and self.is_redelivered else 0
 
     @property
-    def delivery_count(self) -> int:
-        """How often it was delivered, this time included."""
+    def delivery_count(self) -> int | None:
+        """How often it was delivered, this time included; None where the source wants no count and it is not known."""
+        if self.subscription.source.counts_deliveries or not self._may_be_first:
+            return self.known_count
+        return None
+
+    @property
+    def _may_be_first(self) -> bool:
+        """Whether it may be the first delivery or a later one, and nothing has settled which."""
+        return self.is_redelivered and not self.is_judged and self.has_foreign_counts
+
+    @property
+    def known_count(self) -> int:
+        """How often it was delivered, as far as its headers tell."""
         unsealed = self.unsealed
         if unsealed.broker_count is None:
             return unsealed.deliveries + self._counted
@@ -153,7 +165,9 @@ class RabbitDelivery(Delivery):
         """Whether its headers do not say how often it was delivered, though it is `redelivered`."""
         if self.is_judged or not self.is_redelivered:
             return False
-        return self.broker_count is None or self.has_foreign_counts
+        if self.has_foreign_counts:
+            return self.subscription.source.counts_deliveries
+        return self.broker_count is None
 
     @property
     def has_foreign_counts(self) -> bool:
@@ -176,9 +190,8 @@ class RabbitDelivery(Delivery):
     def presumed_count(self) -> int:
         """The number of an uncounted delivery: one more than its headers say, or none of it happened here."""
         if self.has_foreign_counts:
-            presumed = self.subscription.source.presumes_redelivery
-            return self.unsealed.deliveries + self._counted + presumed
-        return self.delivery_count + 1
+            return self.unsealed.deliveries + self._counted
+        return self.known_count + 1
 
     def count(self, more: int) -> None:
         """It was delivered so many times more (or less) than its headers can tell; that settles the matter."""

@@ -156,7 +156,7 @@ class RabbitReceiver:
         copies = [
             self._settler.copy(
                 each,
-                each.presumed_count if each.is_uncounted else each.delivery_count,
+                each.presumed_count if each.is_uncounted else each.known_count,
                 each.unsealed.not_before,
             )
             for each in others
@@ -166,7 +166,7 @@ class RabbitReceiver:
                 # It cannot be put back, so it is handed out as it is, rather than stay where nobody sees it.
                 self._tell(f"a delivery of '{self.source.name}' could not be put back to be counted", error)
                 if delivery.is_uncounted:
-                    delivery.count(delivery.presumed_count - delivery.delivery_count)
+                    delivery.count(delivery.presumed_count - delivery.known_count)
                 self._hand_out(delivery)
         for subscription in {delivery.subscription for delivery in others}:
             with contextlib.suppress(TransportError):  # its deliveries come again, and so do we

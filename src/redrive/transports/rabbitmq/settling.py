@@ -60,7 +60,8 @@ class Settler:
                 untouched.setdefault(delivery.subscription, []).append(delivery.tag)
             else:
                 until = milliseconds(now + after) if after > _NOTHING else None
-                count = delivery.delivery_count + release.counts
+                known = delivery.delivery_count
+                count = (delivery.presumed_count if known is None else known) + release.counts
                 copies[index] = (delivery, self.copy(delivery, count, until))
         for subscription, tags in untouched.items():
             subscription.give_back(sorted(tags))
