@@ -1,11 +1,13 @@
 """What `redrive doctor` says of retries and delivery limits is what each version of RabbitMQ does."""
 
+from pathlib import Path
+
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from redrive.transports.base import Source
 from redrive.transports.finding import Finding
-from tests.acceptance.broker_world import World
+from tests.acceptance.broker_world import World, command_line
 from tests.acceptance.test_doctor import mend
 from tests.services import RabbitMQ
 
@@ -111,3 +113,22 @@ def _looks(channel: BlockingChannel, most: int) -> int:
             return number
         channel.basic_nack(tag, requeue=True)
     return most
+
+
+@pytest.mark.slow
+async def test_thirty_looks_by_the_command_line_use_nothing_up(world: World, tmp_path: Path) -> None:
+    await world.provisioned(ORDERS)
+    world.delete_queue("orders.dlq")
+    world.queue("orders.dlq", QUORUM)  # as another client makes it: with the broker's default limit
+    world.bind("orders.dlx", "orders.dlq")
+    world.publish("orders.dlq", 3)
+    redrive = command_line(tmp_path)
+    place = ("--source", "orders", "--broker", world.at.amqp_url, "--management-url", world.at.management_url)
+
+    for number in range(30):
+        done = redrive(("doctor", "provision")[number % 2], *place)
+        assert "orders.dlq" in done.stdout, done.stderr
+
+    with world.channel() as channel:
+        looked_at = [channel.basic_get("orders.dlq", auto_ack=True) for _ in range(4)]
+    assert [method and method.redelivered for method, _, _ in looked_at] == [False, False, False, None]
