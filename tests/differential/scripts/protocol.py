@@ -36,7 +36,7 @@ def the_broker_says_what_it_can_do(scene: Scene) -> None:
     wire.send_octets(wire.connection.initiate())
     start = wire.await_method(m.ConnectionStart)
     wire.note("version", [start.version_major, start.version_minor])
-    wire.note("mechanisms", list(start.mechanisms.decode().split()))
+    wire.note("mechanisms", sorted(start.mechanisms.decode().split()))  # in any order, another at each start
     wire.note("locales", start.locales.decode())
     wire.note("properties", plain_table(start.server_properties, scene.names))
 

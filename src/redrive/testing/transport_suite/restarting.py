@@ -61,6 +61,7 @@ class RestartSuite(Ground):
         receiver = await transport.receiver(source)
         out = await self.take(receiver, 3)
         assert all_done(await receiver.release([Release(delivery, self.delay) for delivery in out]), 3)
+        await self.nothing_comes(receiver)  # nor is an acknowledgement on its way any more
         await self.restart(place)
         found = await self._found_again(receiver, set(numbered(3)))
         # Else what was given back may come as well: the broker has forgotten that it was.

@@ -114,10 +114,8 @@ class Topics:
     async def committed(self, group: str, topic: str, numbers: Sequence[int]) -> dict[int, TopicPartition]:
         """What a group has committed, with its notes; partitions of which it has not are left out."""
         places = [TopicPartition(topic, number) for number in numbers]
-        try:
-            found = await asyncio.to_thread(self._committed, group, places)
-        except KafkaException as exception:
-            raise translated(error_of(exception), topic) from None
+        loop = asyncio.get_running_loop()
+        found = await self._answer(lambda: loop.run_in_executor(None, self._committed, group, places), topic)
         return {place.partition: place for place in found if place.offset >= 0}
 
     def _committed(self, group: str, places: list[TopicPartition]) -> list[TopicPartition]:
