@@ -13,6 +13,7 @@ import json
 import random
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 
 LOOPBACK = "127.0.0.1"
@@ -22,8 +23,9 @@ CHUNK = 65_536
 class Pair:
     """One connection, both of its ends, and what is done to it."""
 
-    def __init__(self, chance: random.Random, done: "Counter[str]") -> None:
+    def __init__(self, chance: random.Random, kinds: Iterator[str], done: "Counter[str]") -> None:
         self._chance = chance
+        self._kinds = kinds
         self._done = done
         self._open = asyncio.Event()
         self._open.set()
@@ -63,7 +65,7 @@ class Pair:
     async def _trouble(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         while True:
             await asyncio.sleep(self._chance.uniform(0.2, 3.0))
-            kind = self._chance.choice(("cut", "half-close", "delay", "delay"))
+            kind = next(self._kinds)
             self._done[kind] += 1
             if kind == "delay":
                 self._open.clear()
@@ -80,8 +82,16 @@ class Pair:
                 return
 
 
+def trouble(chance: random.Random) -> Iterator[str]:
+    """What happens next, on whichever connection: a cut first, so that every run has one, then all kinds in turn."""
+    yield "cut"
+    while True:
+        yield from chance.sample(("cut", "half-close", "delay", "delay"), k=4)
+
+
 async def main(port: int, seed: int) -> None:
     chance, done = random.Random(seed), Counter[str]()
+    kinds = trouble(chance)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         done["connections"] += 1
@@ -90,7 +100,7 @@ async def main(port: int, seed: int) -> None:
         except OSError:
             writer.transport.abort()
             return
-        await Pair(chance, done).carry((reader, writer), server)
+        await Pair(chance, kinds, done).carry((reader, writer), server)
 
     listener = await asyncio.start_server(serve, LOOPBACK, 0)
     print(listener.sockets[0].getsockname()[1], flush=True)  # noqa: T201  that is how it tells
