@@ -1,33 +1,36 @@
-"""`python -m benchmarks [NAME] [--quick]`."""
+"""`python -m benchmarks [NAME] [--quick] [--only-ours]` and `python -m benchmarks compare REV [NAME ...]`."""
 
 import argparse
 import importlib
+import signal
 import sys
 
-# Name → module with `run(quick)` that yields cases.
-BENCHMARKS = {
-    "broker": "benchmarks.broker",
-    "consume": "benchmarks.consume",
-    "kafka": "benchmarks.kafka",
-    "recover": "benchmarks.recover",
-    "store-postgres": "benchmarks.store_postgres",
-    "store-sqlite": "benchmarks.store_sqlite",
-}
+from benchmarks import BENCHMARKS, compare
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure against peers.")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop servers and remove files as after Ctrl-C
+    if sys.argv[1:2] == ["compare"]:
+        return compare.main(sys.argv[2:])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure against peers.",
+        epilog="'python -m benchmarks compare --help' explains how to measure against another commit.",
+    )
     parser.add_argument(
         "name", nargs="?", choices=sorted(BENCHMARKS), help="which one; without it they are listed"
     )
     parser.add_argument("--quick", action="store_true", help="smaller numbers, done within 45 seconds")
+    parser.add_argument("--only-ours", action="store_true", help="leave the peers out where possible")
     options = parser.parse_args()
     if options.name is None:
         for name in sorted(BENCHMARKS):
             print(name)
         return 0
-    for case in importlib.import_module(BENCHMARKS[options.name]).run(quick=options.quick):
-        print(case.line(options.name), flush=True)
+    module = importlib.import_module(BENCHMARKS[options.name])
+    run = getattr(module, "run_ours", module.run) if options.only_ours else module.run
+    for found in run(quick=options.quick):
+        print(found.line(options.name), flush=True)
     return 0
 
 

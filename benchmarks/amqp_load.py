@@ -9,7 +9,6 @@ the broker can be told. Times are of the monotonic clock, which all processes of
 
 import contextlib
 import json
-import os
 import resource
 import socket
 import subprocess
@@ -215,8 +214,8 @@ def wait_for_go() -> None:
 
 
 def cpu() -> float:
-    times = os.times()
-    return times.user + times.system
+    """Seconds of CPU time of all threads of this process, to the microsecond (`os.times` counts in 10 ms)."""
+    return time.process_time()
 
 
 def produce(

@@ -20,12 +20,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 
 import psutil
 
 from benchmarks import perf_test
 from benchmarks.amqp_load import ROOT, Generator, Link, Worker
-from benchmarks.case import Case
+from benchmarks.case import Case, Figure, Speed, cpu_unit
 from redrive.amqp import methods as m
 from tests.services import Missing, RabbitMQServer, Run, look_for_program
 
@@ -91,6 +92,10 @@ FULL = Effort(
     messages=40_000, rounds=3, perf_test_seconds=6, perf_test_rounds=2, ready=1_000_000, flat=100_000
 )
 
+QUICK_ALONE = Effort(
+    messages=40_000, rounds=5, perf_test_seconds=0, perf_test_rounds=0, ready=100_000, flat=40_000
+)
+
 NO_ACK = Load("no ack", 2.7, "")
 ACK = Load("ack per message", 4.5, "ack")
 CONFIRMED = Load("persistent with confirms", 3.7, "ack", persistent=True)
@@ -118,6 +123,35 @@ def run(*, quick: bool) -> Iterator[Case]:
             if peer is not None:
                 yield from against(memory, disk, peer, generator, effort)
             yield from flatness(memory, generator, effort)
+
+
+def run_ours(*, quick: bool) -> Iterator[Figure]:
+    """The same loads on this broker alone, by our client; and its memory and start."""
+    effort = QUICK_ALONE if quick else FULL
+    with contextlib.ExitStack() as stack, Generator() as generator:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="redrive-bench-")))
+        with ours() as target:
+            yield figure(ready_messages(target, generator, effort.ready))
+        with ours() as target:
+            yield figure(idle_connections(target))
+        yield figure(start_until_listening())
+        with ours() as memory, ours(place) as disk:
+            for load in (NO_ACK, ACK, CONFIRMED, REJECT):
+                target = disk if load.persistent else memory
+                for size in (100, BODY):
+                    runs = [
+                        through(target, load, size, generator, effort.messages) for _ in range(effort.rounds)
+                    ]
+                    yield Figure(by_client(load, size), max(run.rate for run in runs), UNIT)
+                    # The mean, because the system counts the CPU time of another process in steps of 10 ms.
+                    cpu = mean(run.cpu for run in runs)
+                    yield Figure(f"{by_client(load, size)}, CPU time", cpu * 1e6, cpu_unit(UNIT))
+            yield from map(figure, flatness(memory, generator, effort))
+
+
+def figure(case: Case) -> Figure:
+    """Our part of a case in which the broker is compared with a limit or with itself."""
+    return Figure(case.name, case.ours, case.unit)
 
 
 def note(text: str) -> None:
@@ -221,10 +255,14 @@ def compare_by_client(
     load: Load, size: int, our: Target, peer: Target, generator: Generator, effort: Effort
 ) -> Case:
     def once(target: Target) -> float:
-        return through(target, load, size, generator, effort.messages)
+        return through(target, load, size, generator, effort.messages).rate
 
     best = in_turns([lambda: once(our), lambda: once(peer)], effort.rounds)
-    return Case(f"{load.name}, {size} B, our client", best[0], best[1], peer.name, load.asked, UNIT)
+    return Case(by_client(load, size), best[0], best[1], peer.name, load.asked, UNIT)
+
+
+def by_client(load: Load, size: int) -> str:
+    return f"{load.name}, {size} B, our client"
 
 
 def in_turns(works: Sequence[Callable[[], float]], rounds: int) -> list[float]:
@@ -236,8 +274,8 @@ def in_turns(works: Sequence[Callable[[], float]], rounds: int) -> list[float]:
     return best
 
 
-def through(target: Target, load: Load, size: int, generator: Generator, count: int) -> float:
-    """Messages per second, from the first publish until the last is where it belongs."""
+def through(target: Target, load: Load, size: int, generator: Generator, count: int) -> Speed:
+    """Rate and CPU time of the broker, from the first publish until the last message is where it belongs."""
     work, dead = "bench.work", "bench.dead"
     with Link(target.url) as link:
         link.declare(dead)
@@ -258,7 +296,7 @@ def through(target: Target, load: Load, size: int, generator: Generator, count: 
         f"  {load.name}, {size} B, {target.name}: {count / took:,.0f}/s, {cpu / count * 1e6:.1f} µs CPU of the"
         f" broker for each; shares of a core (broker, producer, consumer): {shares}"
     )
-    return count / took
+    return Speed(rate=count / took, cpu=cpu / count)
 
 
 def until(true: Callable[[], bool], pause: float = 0.005) -> None:

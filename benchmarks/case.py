@@ -1,7 +1,9 @@
-"""One measured case."""
+"""One measured case: against a peer (`Case`), or of redrive alone (`Figure`)."""
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 
 @dataclass(frozen=True)
@@ -35,3 +37,46 @@ class Case:
                 "unit": self.unit,
             }
         )
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A measurement of redrive without a peer."""
+
+    name: str
+    value: float
+    unit: str
+
+    def line(self, benchmark: str) -> str:
+        """The figure as a line of JSON; its keys are those of a case."""
+        return json.dumps(
+            {"benchmark": benchmark, "case": self.name, "ours": round(self.value, 4), "unit": self.unit}
+        )
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What one run of a contestant has shown."""
+
+    rate: float  # messages per second
+    cpu: float  # seconds of CPU time per message
+
+
+def figures_of(name: str, runs: Sequence[Speed], unit: str) -> Iterator[Figure]:
+    """The medians of some runs against a third-party server: CPU time per message first, then the rate.
+
+    The order is a preference. The server limits the rate, so the CPU time says more about redrive.
+    """
+    if runs:
+        yield Figure(name, median(run.cpu for run in runs) * 1e6, cpu_unit(unit))
+        yield Figure(name, median(run.rate for run in runs), unit)
+
+
+def cpu_unit(rate_unit: str) -> str:
+    """The unit of CPU time per message, for example `CPU us/message` where rates are in `messages/s`."""
+    return f"CPU us/{rate_unit.removesuffix('s/s')}"
+
+
+def less_is_better(unit: str) -> bool:
+    """Whether a lower value in this unit is the better one: all but rates are times or sizes."""
+    return not unit.endswith("/s")

@@ -28,7 +28,7 @@ import psutil
 
 from benchmarks.amqp_load import Link
 from benchmarks.broker import Target, note, share, start_rabbitmq, until
-from benchmarks.case import Case
+from benchmarks.case import Case, Figure, Speed, figures_of
 from benchmarks.consume_fill import (
     Envelope,
     Shelf,
@@ -84,6 +84,9 @@ class Effort:
 
 QUICK = Effort(messages=15_000, rounds=1)
 FULL = Effort(messages=40_000, rounds=3)
+QUICK_ALONE = Effort(
+    messages=40_000, rounds=1
+)  # without peers there is time for as many messages as in a full run
 
 SUCCESS = Load("no-op handler, 1 KB")
 FAILURE = Load("no-op handler, 1 KB, every tenth dead-lettered", fail_every=10)
@@ -122,6 +125,19 @@ def run(*, quick: bool) -> Iterator[Case]:
             yield from compare(arena, FAILURE, [OURS, *failing, *peers], effort)
 
 
+def run_ours(*, quick: bool) -> Iterator[Figure]:
+    """The same loads without the peers."""
+    effort = QUICK_ALONE if quick else FULL
+    with contextlib.ExitStack() as stack:
+        target = start_rabbitmq(stack)
+        if target is None:
+            return
+        with Link(target.url) as link:
+            arena = Arena(target, link, {OURS.name: envelope_for(OURS)})
+            for load in (SUCCESS, FAILURE):
+                yield from figures_of(load.name, measure(arena, load, [OURS], effort).get(OURS, []), UNIT)
+
+
 def is_here(peer: Contestant) -> bool:
     """Whether its library is installed; a note if not."""
     try:
@@ -155,17 +171,8 @@ def process_of(contestant: Contestant, url: str, queue: str, count: int, load: L
 
 def compare(arena: "Arena", load: Load, contestants: Sequence[Contestant], effort: Effort) -> Iterator[Case]:
     """Ours beside each of the others."""
-    rates: dict[Contestant, list[float]] = {one: [] for one in contestants}
-    for turn in range(effort.rounds):
-        for contestant in contestants[:: -1 if turn % 2 else 1]:
-            if contestant not in rates:
-                continue
-            try:
-                rates[contestant].append(arena.rate(contestant, load, effort))
-            except (VoidError, TimeoutError) as error:
-                note(f"consume: {contestant.title}, {load.name} is left out: {error}")
-                del rates[contestant]
-    found = {contestant: median(each) for contestant, each in rates.items()}
+    runs = measure(arena, load, contestants, effort)
+    found = {contestant: median(run.rate for run in each) for contestant, each in runs.items()}
     if OURS not in found:
         return
     for contestant in contestants[1:]:
@@ -180,6 +187,23 @@ def compare(arena: "Arena", load: Load, contestants: Sequence[Contestant], effor
             yield Case(name, found[OURS], found[contestant], peer_name, contestant.asked, UNIT)
 
 
+def measure(
+    arena: "Arena", load: Load, contestants: Sequence[Contestant], effort: Effort
+) -> dict[Contestant, list[Speed]]:
+    """The runs of each contestant, in turns; without those of which a run was void."""
+    runs: dict[Contestant, list[Speed]] = {one: [] for one in contestants}
+    for turn in range(effort.rounds):
+        for contestant in contestants[:: -1 if turn % 2 else 1]:
+            if contestant not in runs:
+                continue
+            try:
+                runs[contestant].append(arena.run(contestant, load, effort))
+            except (VoidError, TimeoutError) as error:
+                note(f"consume: {contestant.title}, {load.name} is left out: {error}")
+                del runs[contestant]
+    return runs
+
+
 @dataclass(frozen=True)
 class Arena:
     """A RabbitMQ, and what each contestant finds in its queue."""
@@ -188,8 +212,8 @@ class Arena:
     link: Link
     envelopes: dict[str, Envelope]
 
-    def rate(self, contestant: Contestant, load: Load, effort: Effort) -> float:
-        """Messages per second of one run, from the first that was seen to the last."""
+    def run(self, contestant: Contestant, load: Load, effort: Effort) -> Speed:
+        """One run, measured from the first message that was seen to the last."""
         count = int(effort.messages * contestant.pace) // 10 * 10
         shelf = shelf_of(contestant.name, queue_of(contestant))
         put_up(self.link, shelf)
@@ -210,7 +234,7 @@ class Arena:
             f" {seen['cpu'] / count * 1e6:.0f} µs; shares of a core: consumer {share(seen['cpu'], window)}, broker"
             f" {share(broker, took)}, the whole machine {share(machine, took)}"
         )
-        return float((count - 1) / window)
+        return Speed(rate=(count - 1) / window, cpu=seen["cpu"] / count)
 
     def _cpu(self) -> tuple[float, float, float]:
         """Now, and the CPU seconds that the broker and the machine have taken: who else works here spoils figures."""

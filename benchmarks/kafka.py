@@ -33,7 +33,7 @@ from typing import ClassVar
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from benchmarks.broker import Target, note, share
-from benchmarks.case import Case
+from benchmarks.case import Case, Figure, Speed, figures_of
 from benchmarks.consume_fill import plain
 from benchmarks.contestant import Process, VoidError
 from benchmarks.kafka_peers import dlq_of
@@ -72,6 +72,8 @@ class Effort:
 
 QUICK = Effort(records=100_000, rounds=1, close_rounds=3, both_clients=False)
 FULL = Effort(records=300_000, rounds=3, close_rounds=3, both_clients=True)
+
+QUICK_ALONE = Effort(records=200_000, rounds=1, close_rounds=1, both_clients=False)
 
 BARE = Contestant("bare", 1.0, f"bare confluent-kafka {importlib.metadata.version('confluent-kafka')} loop")
 UNDECODED = Contestant("ours-undecoded", 1.0, "redrive, nothing decoded")
@@ -117,6 +119,18 @@ def run(*, quick: bool) -> Iterator[Case]:
             yield from answer(arena, question, effort)
 
 
+def run_ours(*, quick: bool) -> Iterator[Figure]:
+    """The same questions without the peers."""
+    effort = QUICK_ALONE if quick else FULL
+    with contextlib.ExitStack() as stack:
+        arena = start(stack)
+        if arena is None:
+            return
+        for question in QUESTIONS:
+            runs = measure(arena, question, [question.ours], effort, effort.rounds)
+            yield from figures_of(question.name, runs.get(question.ours, []), UNIT)
+
+
 def start(stack: contextlib.ExitStack) -> "Arena | None":
     """A broker of our own, until the stack is closed; None and a note if there is none to be had."""
     found = look_for_program(Broker, {})
@@ -131,23 +145,31 @@ def start(stack: contextlib.ExitStack) -> "Arena | None":
 def answer(arena: "Arena", question: Question, effort: Effort) -> Iterator[Case]:
     """Ours beside the better of the others."""
     asked = [peer for peer in question.peers if peer is not CONFLUENT or effort.both_clients]
-    contestants = [question.ours, *asked]
-    rates: dict[Contestant, list[float]] = {one: [] for one in contestants}
-    for turn in range(effort.close_rounds if question.asked < 1 else effort.rounds):
-        for contestant in contestants[:: -1 if turn % 2 else 1]:
-            if contestant not in rates:
-                continue
-            try:
-                rates[contestant].append(arena.rate(contestant, question, effort))
-            except (VoidError, TimeoutError) as error:
-                note(f"kafka: {contestant.title}, {question.name} is left out: {error}")
-                del rates[contestant]
-    found = {contestant: median(each) for contestant, each in rates.items()}
+    rounds = effort.close_rounds if question.asked < 1 else effort.rounds
+    runs = measure(arena, question, [question.ours, *asked], effort, rounds)
+    found = {contestant: median(run.rate for run in each) for contestant, each in runs.items()}
     peers = [peer for peer in asked if peer in found]
     if question.ours in found and peers:
         best = max(peers, key=lambda peer: found[peer])
         peer_name = f"{best.title} on {arena.target.name}"
         yield Case(question.name, found[question.ours], found[best], peer_name, question.asked, UNIT)
+
+
+def measure(
+    arena: "Arena", question: Question, contestants: Sequence[Contestant], effort: Effort, rounds: int
+) -> dict[Contestant, list[Speed]]:
+    """The runs of each contestant, in turns; without those of which a run was void."""
+    runs: dict[Contestant, list[Speed]] = {one: [] for one in contestants}
+    for turn in range(rounds):
+        for contestant in contestants[:: -1 if turn % 2 else 1]:
+            if contestant not in runs:
+                continue
+            try:
+                runs[contestant].append(arena.run(contestant, question, effort))
+            except (VoidError, TimeoutError) as error:
+                note(f"kafka: {contestant.title}, {question.name} is left out: {error}")
+                del runs[contestant]
+    return runs
 
 
 @dataclass(frozen=True)
@@ -158,8 +180,8 @@ class Arena:
     kafka: Kafka
     topics: dict[int, str]
 
-    def rate(self, contestant: Contestant, question: Question, effort: Effort) -> float:
-        """Records per second of one run, from the first that was seen to the last."""
+    def run(self, contestant: Contestant, question: Question, effort: Effort) -> Speed:
+        """One run, measured from the first record that was seen to the last."""
         count = int(effort.records * contestant.pace * question.share) // 10 * 10
         topic = self.topics.get(count) or self._fill(count)
         dead_before = self._records(dlq_of(topic))
@@ -179,7 +201,7 @@ class Arena:
             f" {seen['cpu'] / count * 1e6:.0f} µs; shares of a core: consumer {share(seen['cpu'], window)}, broker"
             f" {share(broker, took)}"
         )
-        return float((count - 1) / window)
+        return Speed(rate=(count - 1) / window, cpu=seen["cpu"] / count)
 
     def _fill(self, count: int) -> str:
         topic = self.kafka.topic(f"bench.{count}", PARTITIONS)

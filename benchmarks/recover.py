@@ -23,7 +23,7 @@ import sqlite3
 import tempfile
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -31,7 +31,7 @@ from typing import Any
 
 from benchmarks.amqp_load import Link
 from benchmarks.broker import Target, note, share, until
-from benchmarks.case import Case
+from benchmarks.case import Case, Figure, Speed, figures_of
 from benchmarks.consume_fill import Envelope, Shelf, fill, put_up, shelf_of, take_down, wait_for_depth
 from benchmarks.contestant import Process, VoidError
 from benchmarks.recover_fill import SOURCE, dead_order, stock
@@ -51,6 +51,7 @@ SETTLE_S = 10  # until the last acknowledgement has arrived
 PLAIN, TUNED = "pika, one insert and commit each", "pika, one insert and commit each, write-ahead log"
 SHOVEL = "RabbitMQ's shovel"
 MOVED = "bench.moved"
+COLLECTED, REDRIVEN = "collected into SQLite, 1 KB", "redriven with confirm, tracking and verdict, 1 KB"
 RESOLVED = Query((Condition("source", Op.IS, (SOURCE,)), Condition("state", Op.IS, (str(State.RESOLVED),))))
 
 
@@ -66,6 +67,7 @@ class Effort:
 
 QUICK = Effort(messages=10_000, plain=1_000, rounds=1, large=100_000)
 FULL = Effort(messages=20_000, plain=4_000, rounds=3, large=1_000_000)
+QUICK_ALONE = Effort(messages=20_000, plain=0, rounds=1, large=0)
 
 
 @dataclass
@@ -93,21 +95,50 @@ class Rates:
 def run(*, quick: bool) -> Iterator[Case]:
     """All cases."""
     effort = QUICK if quick else FULL
-    with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(1) as pool:
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="redrive-bench-")))
+    with contextlib.ExitStack() as stack:
+        arena, stores = prepare(stack, (SMALL, effort.large))
+        if arena is not None:
+            yield from compare(arena, stores, effort)
+
+
+def run_ours(*, quick: bool) -> Iterator[Figure]:
+    """Collecting and redriving on the small store, without the peers."""
+    effort = QUICK_ALONE if quick else FULL
+    with contextlib.ExitStack() as stack:
+        arena, stores = prepare(stack, (SMALL,))
+        if arena is None:
+            return
+        collected: list[Speed] = []
+        redriven: list[Speed] = []
+        try:
+            arena.warm_up()
+            for _ in range(effort.rounds):
+                collected.append(arena.collect(stores[SMALL], effort.messages))
+                redriven.append(arena.redrive(stores[SMALL], effort.messages))
+                asyncio.run(clear(stores[SMALL]))
+        except (VoidError, TimeoutError) as error:
+            note(f"recover: left out: {error}")
+            return
+        yield from figures_of(COLLECTED, collected, UNIT)
+        yield from figures_of(REDRIVEN, redriven, UNIT)
+
+
+def prepare(stack: contextlib.ExitStack, sizes: Sequence[int]) -> tuple["Arena | None", dict[int, Path]]:
+    """A RabbitMQ and stores of these sizes, until the stack is closed; None and a note if there is no RabbitMQ."""
+    place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="redrive-bench-")))
+    stores = {size: place / f"{size}.db" for size in sizes}
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
         # A RabbitMQ takes its time to start; meanwhile the stores are filled.
         starting = pool.submit(start_rabbitmq, stack)
-        stores = {size: place / f"{size}.db" for size in (SMALL, effort.large)}
         for size, path in stores.items():
             asyncio.run(stock(path, size))
         server = starting.result()
-        if server is None:
-            return
-        version = server.address.api("GET", "/overview")["rabbitmq_version"]
-        target = Target(f"RabbitMQ {version}", server.amqp_url, server.pids[-1:])
-        with Link(target.url) as link:
-            arena = Arena(server, target, link, dead_order(), place)
-            yield from compare(arena, stores, effort)
+    if server is None:
+        return None, stores
+    version = server.address.api("GET", "/overview")["rabbitmq_version"]
+    target = Target(f"RabbitMQ {version}", server.amqp_url, server.pids[-1:])
+    link = stack.enter_context(Link(target.url))
+    return Arena(server, target, link, dead_order(), place), stores
 
 
 def start_rabbitmq(stack: contextlib.ExitStack) -> RabbitMQServer | None:
@@ -131,8 +162,8 @@ def compare(arena: "Arena", stores: dict[int, Path], effort: Effort) -> Iterator
     for turn in range(effort.rounds):
         for size, path in list(stores.items())[:: -1 if turn % 2 else 1]:
             with rates.of(f"collecting at {size:,}") as collected, rates.of(f"redriving at {size:,}") as sent:
-                collected.append(arena.collect(path, effort.messages))
-                sent.append(arena.redrive(path, effort.messages))
+                collected.append(arena.collect(path, effort.messages).rate)
+                sent.append(arena.redrive(path, effort.messages).rate)
                 asyncio.run(clear(path))
         for name, peer in ((PLAIN, "plain"), (TUNED, "tuned")):
             with rates.of(name) as found:
@@ -143,9 +174,9 @@ def compare(arena: "Arena", stores: dict[int, Path], effort: Effort) -> Iterator
     small = f"{SMALL:,}"
     for peer in (PLAIN, TUNED):
         peer_name = f"{peer}, on {arena.target.name}"
-        yield from rates.case("collected into SQLite, 1 KB", f"collecting at {small}", peer, peer_name, 5.0)
+        yield from rates.case(COLLECTED, f"collecting at {small}", peer, peer_name, 5.0)
     yield from rates.case(
-        "redriven with confirm, tracking and verdict, 1 KB",
+        REDRIVEN,
         f"redriving at {small}",
         SHOVEL,
         f"shovel of {arena.target.name}",
@@ -180,8 +211,8 @@ class Arena:
 
     # --- ours ---
 
-    def collect(self, path: Path, count: int) -> float:
-        """Letters collected per second."""
+    def collect(self, path: Path, count: int) -> Speed:
+        """One run of the collector."""
         before = asyncio.run(counted(path, EVERYTHING))
         with self._shelf() as shelf, role("collect", self.target.url, count, path) as process:
             fill(self.link, shelf.dead, self.envelope, count)
@@ -190,10 +221,10 @@ class Arena:
         there = asyncio.run(counted(path, EVERYTHING)) - before
         if there != count or told["done"] != count:
             raise VoidError(f"{count:,} messages made {there:,} letters, and {told['done']:,} were told of")
-        return float(count / told["seconds"])
+        return Speed(rate=count / told["seconds"], cpu=told["cpu"] / count)
 
-    def redrive(self, path: Path, count: int) -> float:
-        """Letters resolved per second, from the first claim to the last verdict; they are due when this begins."""
+    def redrive(self, path: Path, count: int) -> Speed:
+        """One run of workers and consumer, from the first claim to the last verdict; letters are due when it begins."""
         before = asyncio.run(counted(path, RESOLVED))
         with (
             self._shelf() as shelf,
@@ -209,7 +240,7 @@ class Arena:
         there = asyncio.run(counted(path, RESOLVED)) - before
         if not there == told["done"] == told["sent"] == seen["done"] == count or told["stale"]:
             raise VoidError(f"{there:,} of {count:,} letters are resolved; told were {told} and {seen}")
-        return float(count / told["seconds"])
+        return Speed(rate=count / told["seconds"], cpu=(told["cpu"] + seen["cpu"]) / count)
 
     # --- the peers ---
 

@@ -18,9 +18,10 @@ from benchmarks.consume_fill import PERSISTENT, Envelope, plain
 from benchmarks.store_sqlite import letter
 from redrive.amqp.properties import BasicProperties
 from redrive.formats import own
-from redrive.letters import DeadLetter, Failure, Kind, Message, Origin, SystemState, letter_id
+from redrive.letters import Failure, Kind, Message, SystemState, letter_id
 from redrive.letters.redact import Redactor
 from redrive.stores.sqlite import SqliteStore
+from redrive.testing.factories import a_letter
 from redrive.transports.rabbitmq.message import to_wire
 
 SOURCE = "bench.orders"
@@ -33,11 +34,11 @@ def dead_order() -> Envelope:
     order = plain()
     name = str(order.properties.message_id)
     failure = _failure(name)
-    dead = DeadLetter.bury(
-        Message(body=order.body, content_type=order.properties.content_type, message_id=name),
-        Origin(transport="rabbitmq", source=SOURCE, exchange="", routing_key=SOURCE),
-        failure,
-        key=f"{SOURCE}/{name}",
+    dead = a_letter(
+        f"{SOURCE}/{name}",
+        message=Message(body=order.body, content_type=order.properties.content_type, message_id=name),
+        origin=msgspec.structs.replace(a_letter().origin, source=SOURCE, exchange="", routing_key=SOURCE),
+        failure=failure,
         reason="MaxRetriesExceeded",
         retry_count=DELIVERIES,
         correlation_id=name,

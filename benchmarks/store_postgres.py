@@ -16,7 +16,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from statistics import median
 from typing import Any
@@ -24,8 +24,8 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from benchmarks.case import Case
-from benchmarks.store_sqlite import letter
+from benchmarks.case import Case, Figure, Speed, cpu_unit
+from benchmarks.store_sqlite import claim, letter
 from redrive.letters import Hold
 from redrive.stores.changes import Resolve, Retry, Settlement
 from redrive.stores.postgres import PostgresOptions, PostgresStore
@@ -33,8 +33,11 @@ from tests.services import Postgres, PostgresServer, Run
 from tests.services.server import Process
 
 BATCH = 100
+ADDED_AT_ONCE = 1000
+UNIT = "letters/s"
 SMALL = 10_000
 PROCESSES = (1, 2, 3, 4)
+CLAIM_AND_SETTLE = f"claim and settle by {BATCH}"
 
 
 def run(*, quick: bool) -> Iterator[Case]:
@@ -43,8 +46,37 @@ def run(*, quick: bool) -> Iterator[Case]:
         test_run = stack.enter_context(Run.of({}))
         server = stack.enter_context(test_run.private(DurableServer, os.environ))
         yield from against_peers(server.address, 2_000 if quick else 10_000, rounds=2 if quick else 3)
-        yield from processes(server.address, 8_000 if quick else 40_000)
-        yield asyncio.run(sizes(server.address, 50_000 if quick else 1_000_000, turns=40 if quick else 300))
+        rates = dict(processes(server.address, 8_000 if quick else 40_000, PROCESSES))
+        for number in PROCESSES[1:]:
+            yield Case(by_processes(number), rates[number], rates[1], "1 process", 1.0, UNIT)
+        large, turns = (50_000, 40) if quick else (1_000_000, 300)
+        at_small, at_large = asyncio.run(sizes(server.address, (SMALL, large), turns))
+        name, peer_name = f"claim and settle ten, {large:,} letters", f"the same at {SMALL:,}"
+        yield Case(name, at_large, at_small, peer_name, 0.667, "ms", less_is_better=True)
+
+
+def run_ours(*, quick: bool) -> Iterator[Figure]:
+    """Adding, claiming and settling without the peers: alone, with a second process, and on the large store.
+
+    The load on the server comes from our statements, so the rate counts as well as the CPU time of our process.
+    """
+    with contextlib.ExitStack() as stack:
+        test_run = stack.enter_context(Run.of({}))
+        server = stack.enter_context(test_run.private(DurableServer, os.environ))
+        added, runs = [], []
+        for _ in range(3 if quick else 5):
+            with server.address.fresh() as database:
+                added.append(asyncio.run(add(database.url, 10_000)))
+            with server.address.fresh() as database:
+                runs.append(asyncio.run(ours(database.url, 10_000)))
+        yield Figure(f"add by {ADDED_AT_ONCE:,}", max(added), UNIT)
+        yield Figure(CLAIM_AND_SETTLE, max(run.rate for run in runs), UNIT)
+        yield Figure(f"{CLAIM_AND_SETTLE}, CPU time", min(run.cpu for run in runs) * 1e6, cpu_unit(UNIT))
+        for number, rate in processes(server.address, 10_000 if quick else 40_000, (2,)):
+            yield Figure(by_processes(number), rate, UNIT)
+        large, turns = (50_000, 100) if quick else (1_000_000, 300)
+        [took] = asyncio.run(sizes(server.address, (large,), turns))
+        yield Figure(f"claim and settle ten, {large:,} letters", took, "ms")
 
 
 class DurableServer(PostgresServer):
@@ -60,9 +92,25 @@ class DurableServer(PostgresServer):
 async def filled(url: str, count: int) -> PostgresStore:
     store = await PostgresStore.open(url)
     chance = random.Random(1)
-    for start in range(0, count, 1000):
-        await store.add([letter(number, chance) for number in range(start, min(start + 1000, count))])
+    for start in range(0, count, ADDED_AT_ONCE):
+        await store.add(
+            [letter(number, chance) for number in range(start, min(start + ADDED_AT_ONCE, count))]
+        )
     return store
+
+
+async def add(url: str, count: int) -> float:
+    """Letters added per second by one task."""
+    chance = random.Random(1)
+    letters = [letter(number, chance) for number in range(count)]
+    store = await PostgresStore.open(url)
+    start = time.perf_counter()
+    for first in range(0, count, ADDED_AT_ONCE):
+        await store.add(letters[first : first + ADDED_AT_ONCE])
+    took = time.perf_counter() - start
+    assert await store.count() == count
+    await store.close()
+    return count / took
 
 
 # --- (a), (b) claim and settle ---------------------------------------------------------------------------
@@ -71,31 +119,38 @@ async def filled(url: str, count: int) -> PostgresStore:
 def against_peers(server: Postgres, count: int, rounds: int) -> Iterator[Case]:
     """The best of several rounds, ours and the peers' in turns, each on a database of its own."""
     rates: dict[str, list[float]] = {"ours": [], "procrastinate": [], "one by one": []}
+
+    async def our_rate(url: str, count: int) -> float:
+        return (await ours(url, count)).rate
+
     for _ in range(rounds):
-        for name, measure in (("ours", ours), ("procrastinate", procrastinate), ("one by one", one_by_one)):
+        for name, measure in (
+            ("ours", our_rate),
+            ("procrastinate", procrastinate),
+            ("one by one", one_by_one),
+        ):
             with server.fresh() as database:
                 # A single statement for each row is slow: fewer of them tell the same.
                 rates[name].append(
                     asyncio.run(measure(database.url, count if name == "ours" else count // 6))
                 )
     best = {name: max(found) for name, found in rates.items()}
-    name = f"claim and settle by {BATCH}"
     version = f"PostgreSQL {server.psql('show server_version').split()[0]}"
     for peer, peer_name, asked in (
         ("procrastinate", f"procrastinate {importlib.metadata.version('procrastinate')}", 10),
         ("one by one", "SKIP LOCKED one by one", 5),
     ):
-        yield Case(name, best["ours"], best[peer], f"{peer_name} on {version}", asked, "letters/s")
+        yield Case(CLAIM_AND_SETTLE, best["ours"], best[peer], f"{peer_name} on {version}", asked, UNIT)
 
 
-async def ours(url: str, count: int) -> float:
+async def ours(url: str, count: int) -> Speed:
     store = await filled(url, count)
-    start = time.perf_counter()
+    start, cpu_before = time.perf_counter(), time.process_time()
     done = await claim_and_settle_all(store)
-    took = time.perf_counter() - start
+    took, cpu_took = time.perf_counter() - start, time.process_time() - cpu_before
     assert done == count
     await store.close()
-    return count / took
+    return Speed(rate=count / took, cpu=cpu_took / count)
 
 
 async def claim_and_settle_all(store: PostgresStore) -> int:
@@ -103,7 +158,7 @@ async def claim_and_settle_all(store: PostgresStore) -> int:
 
     async def worker(name: str) -> int:
         done = 0
-        while heads := await store.claim(name, limit=BATCH):
+        while heads := await claim(store, name, BATCH):
             assert all(await store.settle([Settlement(head.hold, Resolve()) for head in heads]))
             done += len(heads)
         return done
@@ -167,11 +222,14 @@ async def one_by_one(url: str, count: int) -> float:
 # --- (c) a large store against a small one ---------------------------------------------------------------
 
 
-async def sizes(server: Postgres, large: int, turns: int) -> Case:
-    """The median time of the same work on both, in turns."""
-    with server.fresh() as small_database, server.fresh() as large_database:
-        stores = [await at_rest(small_database.url, SMALL), await at_rest(large_database.url, large)]
-        times: tuple[list[float], list[float]] = ([], [])
+async def sizes(server: Postgres, counts: Sequence[int], turns: int) -> list[float]:
+    """The median time in ms of the same work on a store of each size, in turns."""
+    with contextlib.ExitStack() as stack:
+        databases = [stack.enter_context(server.fresh()) for _ in counts]
+        stores = [
+            await at_rest(database.url, count) for database, count in zip(databases, counts, strict=True)
+        ]
+        times: list[list[float]] = [[] for _ in stores]
         for turn in range(turns + 10):
             for store, found in zip(stores, times, strict=True):
                 start = time.perf_counter()
@@ -180,9 +238,7 @@ async def sizes(server: Postgres, large: int, turns: int) -> Case:
                     found.append(time.perf_counter() - start)
         for store in stores:
             await store.close()
-    at_small, at_large = (median(found) * 1000 for found in times)
-    name = f"claim and settle ten, {large:,} letters"
-    return Case(name, at_large, at_small, f"the same at {SMALL:,}", 0.667, "ms", less_is_better=True)
+    return [median(found) * 1000 for found in times]
 
 
 async def at_rest(url: str, count: int) -> PostgresStore:
@@ -226,7 +282,7 @@ async def names(connection: Any, table: str, without: tuple[str, ...]) -> str:
 
 
 async def claim_and_put_off(store: PostgresStore) -> None:
-    heads = await store.claim("bench", limit=10)
+    heads = await claim(store, "bench", 10)
     later = datetime.now(UTC) + timedelta(days=1)
     assert len(heads) == 10
     assert all(await store.settle([Settlement(head.hold, Retry(at=later)) for head in heads]))
@@ -235,21 +291,21 @@ async def claim_and_put_off(store: PostgresStore) -> None:
 # --- (d) more processes ----------------------------------------------------------------------------------
 
 
-def processes(server: Postgres, count: int) -> Iterator[Case]:
-    """Letters that N processes finish in a second, against one; all find the same database."""
-    rates = {}
+def by_processes(number: int) -> str:
+    return f"{CLAIM_AND_SETTLE}, {number} processes"
+
+
+def processes(server: Postgres, count: int, numbers: Sequence[int]) -> Iterator[tuple[int, float]]:
+    """Letters that so many processes finish in a second; all find the same database."""
     with server.fresh() as pattern:
 
         async def fill() -> None:
             await (await filled(pattern.url, count)).close()
 
         asyncio.run(fill())
-        for number in PROCESSES:
+        for number in numbers:
             with copy_of(server, pattern) as url:
-                rates[number] = together(url, number, count)
-            if number > 1:
-                name = f"claim and settle by {BATCH}, {number} processes"
-                yield Case(name, rates[number], rates[1], "1 process", 1.0, "letters/s")
+                yield number, together(url, number, count)
 
 
 @contextlib.contextmanager

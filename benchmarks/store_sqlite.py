@@ -6,29 +6,36 @@ into a bare heap that can answer none. Ours are awaited one by one, idempotent, 
 """
 
 import asyncio
+import functools
 import gc
+import inspect
 import random
 import resource
 import sqlite3
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import msgspec
 import uvloop
 
-from benchmarks.case import Case
-from redrive.letters import DeadLetter, Failure, Headers, Kind, Message, Origin, letter_id
+from benchmarks.case import Case, Figure, Speed, cpu_unit
+from redrive.letters import DeadLetter, Failure, Headers, Kind, LetterHead, Message, letter_id
+from redrive.stores.base import Store
 from redrive.stores.changes import Retry, Settlement
 from redrive.stores.query import parse
 from redrive.stores.rows import OWN, new_row
 from redrive.stores.sqlite import SqliteStore
+from redrive.testing.factories import a_letter
 
 TASKS = 1000
+UNIT = "letters/s"
 SMALL = 10_000
+ADDS = f"durable adds of 1 KB, {TASKS} tasks"
 MEMORY_MB = 200
 INDEXED = ("id", "priority", "source", "error_type", "group", "correlation_id", "message_id", "next_retry_at")
 ERRORS = [("TimeoutError", Kind.TIMEOUT), ("ValueError", Kind.MALFORMED), ("ConnectionError", Kind.NETWORK)]
@@ -39,9 +46,34 @@ def run(*, quick: bool) -> Iterator[Case]:
     with tempfile.TemporaryDirectory(prefix="redrive-bench-") as folder:
         place = Path(folder)
         yield from adds(place, 20_000, rounds=5 if quick else 10)
-        yield from asyncio.run(sizes(place, 150_000 if quick else 1_000_000, turns=60 if quick else 200))
+        large, turns = (150_000, 60) if quick else (1_000_000, 200)
+        for name, (at_small, at_large) in asyncio.run(sizes(place, (SMALL, large), turns)):
+            yield Case(
+                f"{name}, {large:,} letters",
+                at_large,
+                at_small,
+                f"the same at {SMALL:,}",
+                0.667,
+                "ms",
+                less_is_better=True,
+            )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     yield Case("peak memory of all the above", peak, MEMORY_MB, "limit", 1.0, "MB", less_is_better=True)
+
+
+def run_ours(*, quick: bool) -> Iterator[Figure]:
+    """Adds, and the work on the large store, without the peers."""
+    with tempfile.TemporaryDirectory(prefix="redrive-bench-") as folder:
+        place, letters = Path(folder), made_letters(20_000)
+        runs = [
+            uvloop.run(add_one_by_one(place / f"ours{turn}.db", letters))
+            for turn in range(3 if quick else 10)
+        ]
+        yield Figure(ADDS, median(run.rate for run in runs), UNIT)
+        yield Figure(f"{ADDS}, CPU time", median(run.cpu for run in runs) * 1e6, cpu_unit(UNIT))
+        large, turns = (150_000, 100) if quick else (1_000_000, 200)
+        for name, [took] in asyncio.run(sizes(place, (large,), turns)):
+            yield Figure(f"{name}, {large:,} letters", took, "ms")
 
 
 def letter(number: int, chance: random.Random) -> DeadLetter:
@@ -49,22 +81,34 @@ def letter(number: int, chance: random.Random) -> DeadLetter:
     error, kind = ERRORS[number % 3]
     at = datetime.now(UTC) - timedelta(minutes=5)
     body = f'{{"order": {number}, "note": "{chance.randbytes(300).hex()}"'.encode().ljust(1023) + b"}"
-    return DeadLetter.bury(
-        Message(
+    return a_letter(
+        f"bench/{number}",
+        message=Message(
             body=body,
             headers=Headers({"x-tenant": "north", "x-hops": number % 7}),
             content_type="application/json",
             message_id=f"message-{number}",
             correlation_id=f"{chance.getrandbits(64):016x}",
         ),
-        Origin(transport="rabbitmq", source=f"orders.{number % 20}", exchange="shop", routing_key="orders"),
-        Failure(
+        source=f"orders.{number % 20}",
+        failure=Failure(
             error_type=error, text=f"step {chr(97 + number % 11)} failed for order {number}", at=at, kind=kind
         ),
-        key=f"bench/{number}",
-        reason="NonRetryableError",
-        retry_count=3,
         priority=number % 4,
+    )
+
+
+async def claim(store: Store, worker: str, limit: int) -> list[LetterHead]:
+    """Claim due letters, also on a commit whose `Store.claim` requires the letters' broker."""
+    return await store.claim(worker, limit=limit, **_claim_options(type(store)))
+
+
+@functools.cache
+def _claim_options(store: type[Store]) -> dict[str, Any]:
+    return (
+        {"broker": getattr(a_letter(), "broker", None)}
+        if "broker" in inspect.signature(store.claim).parameters
+        else {}
     )
 
 
@@ -73,22 +117,29 @@ def letter(number: int, chance: random.Random) -> DeadLetter:
 
 def adds(place: Path, count: int, rounds: int) -> Iterator[Case]:
     """Durable adds, awaited one by one by many tasks. The median of several rounds, ours and the peers' in turns."""
-    chance = random.Random(1)
-    letters = [letter(number, chance) for number in range(count)]
-    gc.freeze()  # they are the benchmark's, and a service would not hold them: the collector need not walk them again
+    letters = made_letters(count)
     ours: list[float] = []
     indexed: list[float] = []
     bare: list[float] = []
     for turn in range(rounds):
-        ours.append(uvloop.run(add_one_by_one(place / f"ours{turn}.db", letters)))  # as `redrive serve` does
+        ours.append(
+            uvloop.run(add_one_by_one(place / f"ours{turn}.db", letters)).rate
+        )  # as `redrive serve` does
         indexed.append(add_plainly(place / f"indexed{turn}.db", letters, INDEXED))
         bare.append(add_plainly(place / f"bare{turn}.db", letters, ()))
-    name = f"durable adds of 1 KB, {TASKS} tasks"
-    for case, rates, peer in ((name, indexed, "same indexes"), (f"{name}, bare", bare, "no index")):
-        yield Case(case, median(ours), median(rates), f"executemany, one table, {peer}", 0.5, "letters/s")
+    for case, rates, peer in ((ADDS, indexed, "same indexes"), (f"{ADDS}, bare", bare, "no index")):
+        yield Case(case, median(ours), median(rates), f"executemany, one table, {peer}", 0.5, UNIT)
 
 
-async def add_one_by_one(path: Path, letters: list[DeadLetter]) -> float:
+def made_letters(count: int) -> list[DeadLetter]:
+    """Letters to add."""
+    chance = random.Random(1)
+    letters = [letter(number, chance) for number in range(count)]
+    gc.freeze()  # they are the benchmark's, and a service would not hold them: the collector need not walk them again
+    return letters
+
+
+async def add_one_by_one(path: Path, letters: list[DeadLetter]) -> Speed:
     store = await SqliteStore.open(path)
     left = iter(letters)
 
@@ -97,12 +148,12 @@ async def add_one_by_one(path: Path, letters: list[DeadLetter]) -> float:
             await store.add([one])
 
     gc.collect()
-    start = time.perf_counter()
+    start, cpu_before = time.perf_counter(), time.process_time()
     await asyncio.gather(*(task() for _ in range(TASKS)))
-    took = time.perf_counter() - start
+    took, cpu_took = time.perf_counter() - start, time.process_time() - cpu_before
     assert await store.count() == len(letters)
     await store.close()
-    return len(letters) / took
+    return Speed(rate=len(letters) / took, cpu=cpu_took / len(letters))
 
 
 def add_plainly(path: Path, letters: list[DeadLetter], indexed: tuple[str, ...]) -> float:
@@ -133,31 +184,29 @@ def _quoted(name: str) -> str:
 # --- (b), (c) the same work at two sizes -----------------------------------------------------------------
 
 
-async def sizes(place: Path, large: int, turns: int) -> list[Case]:
-    small_store = await filled(place / "small.db", SMALL)
-    large_store = await filled(place / "large.db", large)
+async def sizes(place: Path, counts: Sequence[int], turns: int) -> list[tuple[str, list[float]]]:
+    """What was done, and the median time of it in ms on a store of each size."""
+    stores = [await filled(place / f"{count}.db", count) for count in counts]
     now = datetime.now(UTC)
-    cases = [
-        await compare("claim and settle ten", small_store, large_store, large, turns, claim_and_settle),
-    ]
+    found = [("claim and settle ten", await timed(stores, turns, claim_and_settle))]
     for text in (
         "state:pending source:orders.7",
         "error:ValueError since:1d",
         "source:orders.3 error:TimeoutError priority>=1",
-        f"group:{(await small_store.page(limit=1)).heads[0].group}",
+        f"group:{(await stores[0].page(limit=1)).heads[0].group}",
         '"step c failed"',
     ):
         query = parse(text, now=now)
 
         async def page(store: SqliteStore, query: object = query) -> None:
-            found = await store.page(query, limit=50)  # type: ignore[arg-type]
-            assert len(found.heads) == 50
+            heads = (await store.page(query, limit=50)).heads  # type: ignore[arg-type]
+            assert len(heads) == 50
 
         label = "group:…" if text.startswith("group") else text
-        cases.append(await compare(f"page of 50, {label}", small_store, large_store, large, turns, page))
-    await small_store.close()
-    await large_store.close()
-    return cases
+        found.append((f"page of 50, {label}", await timed(stores, turns, page)))
+    for store in stores:
+        await store.close()
+    return found
 
 
 async def filled(path: Path, count: int) -> SqliteStore:
@@ -182,35 +231,21 @@ async def filled(path: Path, count: int) -> SqliteStore:
 
 
 async def claim_and_settle(store: SqliteStore) -> None:
-    heads = await store.claim("bench", limit=10)
+    heads = await claim(store, "bench", 10)
     later = datetime.now(UTC) + timedelta(days=1)
     assert len(heads) == 10
     assert all(await store.settle([Settlement(head.hold, Retry(at=later)) for head in heads]))
 
 
-async def compare(
-    name: str,
-    small: SqliteStore,
-    large: SqliteStore,
-    size: int,
-    turns: int,
-    work: Callable[[SqliteStore], Awaitable[None]],
-) -> Case:
-    """The median time of the same work on both, in turns; the rate at the large size against the small one."""
-    times: dict[int, list[float]] = {0: [], 1: []}
+async def timed(
+    stores: Sequence[SqliteStore], turns: int, work: Callable[[SqliteStore], Awaitable[None]]
+) -> list[float]:
+    """The median time in ms of the same work on each store, in turns."""
+    times: list[list[float]] = [[] for _ in stores]
     for turn in range(turns + 10):
-        for which, store in enumerate((small, large)):
+        for store, found in zip(stores, times, strict=True):
             start = time.perf_counter()
             await work(store)
             if turn >= 10:  # the first ones warm the caches
-                times[which].append(time.perf_counter() - start)
-    at_small, at_large = median(times[0]) * 1000, median(times[1]) * 1000
-    return Case(
-        f"{name}, {size:,} letters",
-        at_large,
-        at_small,
-        f"the same at {SMALL:,}",
-        0.667,
-        "ms",
-        less_is_better=True,
-    )
+                found.append(time.perf_counter() - start)
+    return [median(found) * 1000 for found in times]
