@@ -33,6 +33,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from redrive.errors import ServiceError
+from tests import simulation_seeds
 from tests.certificates import make_certificate
 from tests.services import (
     KAFKAS,
@@ -67,6 +68,11 @@ def pytest_configure(config: pytest.Config) -> None:
         required(os.environ)
     except ServiceError as error:
         raise pytest.UsageError(str(error)) from error
+
+
+def pytest_report_header() -> str:
+    """Print the seeds that only this commit runs, so that a failure can be reproduced."""
+    return simulation_seeds.header()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -39,6 +39,7 @@ from redrive.consume import (
 )
 from redrive.errors import RedriveError, SettingsError, did_you_mean
 from redrive.letters import Headers, HeaderValue, Message
+from redrive.letters.redrive import for_handlers
 from redrive.rules import Backoff, Classifier, Rule
 from redrive.settings import Settings, SourceSettings, load
 from redrive.transports import Publication, Source, Target, Transport, open_transport
@@ -267,7 +268,7 @@ class App:
         if not isinstance(body, bytes):
             fields.setdefault("content_type", "application/json")
             body = msgspec.json.encode(body)
-        message = Message(body=body, headers=Headers(headers or {}), **fields)
+        message = Message(body=body, headers=for_handlers(Headers(headers or {})), **fields)
         for error in await self._transport.publish([Publication(message, Target(name=queue))]):
             if error is not None:
                 raise error

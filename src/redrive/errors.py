@@ -13,6 +13,7 @@ One tree, drawn once::
     ├── TransportError              the broker cannot do it
     │   ├── BrokerUnreachableError  nobody answers there, or the connection was lost
     │   ├── BrokerRefusedError      the broker does not let us: user, vhost, permission
+    │   ├── BrokerConflictError     the name of the broker belongs to another cluster
     │   ├── SourceMissingError      no queue or topic has this name
     │   ├── SourceConflictError     it exists, but is not what was asked for
     │   ├── ConsumerTimeoutError    a delivery was not acknowledged in time, and was taken back
@@ -126,6 +127,10 @@ class BrokerUnreachableError(TransportError):
 
 class BrokerRefusedError(TransportError):
     """The broker does not let us."""
+
+
+class BrokerConflictError(TransportError):
+    """The name of the broker belongs to another kind of broker, or to another cluster."""
 
 
 class SourceMissingError(TransportError):

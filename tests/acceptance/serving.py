@@ -40,11 +40,12 @@ QUICK = """
 PATIENCE = 60.0
 
 
-def clean_environment() -> dict[str, str]:
+def clean_environment(source: Path | None = None) -> dict[str, str]:
+    """The environment of a child; `source` is a tree of another version of redrive."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE_")}
     return {
         **clean,
-        "PYTHONPATH": str(Path(package).resolve().parents[1]),
+        "PYTHONPATH": str(source or Path(package).resolve().parents[1]),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
     }
@@ -66,11 +67,12 @@ def redrive(place: Path, *words: str, **variables: str) -> subprocess.CompletedP
 class Process:
     """A `redrive` command that runs."""
 
-    def __init__(self, place: Path, *words: str) -> None:
+    def __init__(self, place: Path, *words: str, source: Path | None = None) -> None:
+        """`source` is the `src` of another version of redrive, if that is to run."""
         self.process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, *words],
             cwd=place,
-            env=clean_environment(),
+            env=clean_environment(source),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -120,9 +122,9 @@ class Process:
 class Serving(Process):
     """A `redrive serve` that is ready."""
 
-    def __init__(self, place: Path, *options: str, settings: str = QUICK) -> None:
+    def __init__(self, place: Path, *options: str, settings: str = QUICK, source: Path | None = None) -> None:
         (place / "redrive.toml").write_text(textwrap.dedent(settings))
-        super().__init__(place, "serve", "--data", "data", "--port", "0", *options)
+        super().__init__(place, "serve", "--data", "data", "--port", "0", *options, source=source)
         try:
             said = self.until_it_says("redrive serve is ready")
         except BaseException:

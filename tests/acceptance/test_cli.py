@@ -310,7 +310,7 @@ def store(tmp_path: Path) -> Path:
     async def add() -> None:
         opened = await SqliteStore.open(tmp_path / "redrive.db")
         await opened.add(letters(3))
-        await opened.claim("worker", limit=1)
+        await opened.claim("worker", broker="rabbitmq", limit=1)
         await opened.close()
 
     asyncio.run(add())

@@ -196,7 +196,7 @@ async def test_what_no_retry_can_help_is_dead_lettered_at_once(
     assert told["redrive-reason"] == "NonRetryableError"
     assert told["redrive-error-type"] == error
     assert words in told["redrive-description"]
-    assert (told["redrive-source"], told["redrive-partition"], told["redrive-offset"]) == (
+    assert (told["redrive-source"], told["redrive-origin-partition"], told["redrive-origin-offset"]) == (
         world.orders,
         "0",
         "0",

@@ -56,7 +56,7 @@ def orders(url: str) -> Iterator[Queue]:
     queue.connection.close()
 
 
-# --- --to-exchange ---------------------------------------------------------------------------------------
+# --- --broadcast ---------------------------------------------------------------------------------------
 
 
 def test_through_the_exchange_everybody_bound_to_it_gets_the_letters(
@@ -69,7 +69,7 @@ def test_through_the_exchange_everybody_bound_to_it_gets_the_letters(
     audit.channel.queue_bind("audit", "shop", "#")
     shop.add(*letters(3))
     # When they are sent through it
-    answer = shop.json(*sending(url, "--where", "source:orders", "--to-exchange"))
+    answer = shop.json(*sending(url, "--where", "source:orders", "--broadcast"))
     # Then both have them, and without the option only the queue in which they died has
     assert answer["outcomes"] == {"sent": 3}
     ids = {headers["redrive-id"] for headers, _ in orders.got()}
@@ -85,7 +85,7 @@ def test_a_letter_that_came_through_no_exchange_goes_to_its_queue(
     shop: Shop, orders: Queue, url: str
 ) -> None:
     shop.add(a_letter(origin=Origin(transport="rabbitmq", source="orders")))
-    shop.json(*sending(url, "--where", "source:orders", "--to-exchange"))
+    shop.json(*sending(url, "--where", "source:orders", "--broadcast"))
     assert len(orders.got()) == 1
 
 
@@ -96,7 +96,7 @@ def test_what_an_exchange_does_not_take_is_told_and_stays_where_it_is(
     if there:
         orders.channel.exchange_declare("shop", "topic", durable=True)
     shop.add(*letters(2))
-    said = shop.fails(1, *sending(url, "--where", "source:orders", "--to-exchange", "--json"))
+    said = shop.fails(1, *sending(url, "--where", "source:orders", "--broadcast", "--json"))
     assert "2 failed of 2" in said
     (operation,) = shop.json("operations")
     details = {item["detail"] for item in shop.json("operations", operation["id"])["items"]}
@@ -108,8 +108,8 @@ def test_what_an_exchange_does_not_take_is_told_and_stays_where_it_is(
 @pytest.mark.parametrize("more", [("--to", "audit"), ("--redirect", "orders=audit")])
 def test_an_exchange_and_a_queue_are_two_places_and_refused(shop: Shop, more: tuple[str, ...]) -> None:
     shop.add(a_letter())
-    words = sending("amqp://127.0.0.1:1", "--where", "source:orders", "--to-exchange", *more)
-    assert shop.fails(2, *words) == "--to-exchange goes without --to and --redirect"
+    words = sending("amqp://127.0.0.1:1", "--where", "source:orders", "--broadcast", *more)
+    assert shop.fails(2, *words) == "--broadcast cannot be combined with --to or --redirect"
 
 
 def partitions_of(kafka: Kafka, topic: str, bodies: int) -> dict[bytes, int]:
@@ -145,11 +145,11 @@ def test_letters_of_kafka_go_to_the_very_partition_they_came_from(shop: Shop, ka
     assert partitions_of(kafka, topic, 3) == {b"1": 1, b"2": 2, b"3": 3}
 
 
-@pytest.mark.parametrize("more", [("--to", "audit"), ("--redirect", "orders=audit"), ("--to-exchange",)])
+@pytest.mark.parametrize("more", [("--to", "audit"), ("--redirect", "orders=audit"), ("--broadcast",)])
 def test_a_partition_and_another_place_are_two_places_and_refused(shop: Shop, more: tuple[str, ...]) -> None:
     shop.add(a_letter())
     words = sending("kafka://127.0.0.1:1", "--where", "source:orders", "--to-partition", *more)
-    assert shop.fails(2, *words) == "--to-partition goes without --to, --to-exchange and --redirect"
+    assert shop.fails(2, *words) == "--to-partition cannot be combined with --to, --broadcast or --redirect"
 
 
 # --- --skip-done -----------------------------------------------------------------------------------------
@@ -245,7 +245,8 @@ def _consuming(place: Path, server: Serving, refused: list[int]) -> Iterator[Non
 
 def _ten_orders() -> list[DeadLetter]:
     return [
-        a_letter(f"orders/{number}", message=a_message(b'{"order": %d}' % number)) for number in range(10)
+        a_letter(f"orders/{number}", message=a_message(b'{"order": %d}' % number), broker="embedded")
+        for number in range(10)
     ]
 
 
@@ -288,7 +289,7 @@ def _with_canaries(server: Serving, *more: str) -> tuple[str, ...]:
 
 
 def test_on_a_server_letters_are_sent_back_and_its_operations_told(shop: Shop, tmp_path: Path) -> None:
-    with _a_server_with(tmp_path, *letters(3)) as server:
+    with _a_server_with(tmp_path, *letters(3, broker="embedded")) as server:
         there = ("--server", server.http)
         answer = shop.json(*sending(server.broker, "--where", "source:orders", *there))
         assert answer["outcomes"] == {"sent": 3}
@@ -305,7 +306,7 @@ def test_on_a_server_letters_are_sent_back_and_its_operations_told(shop: Shop, t
 
 
 def test_on_a_server_letters_are_edited_and_sent_at_once(shop: Shop, tmp_path: Path) -> None:
-    with _a_server_with(tmp_path, a_letter()) as server:
+    with _a_server_with(tmp_path, a_letter(broker="embedded")) as server:
         there = ("--server", server.http)
         (old,) = ids_of(shop.json("list", *there))
         words = ("edit", old, "--merge", '{"order": 7}', "--yes", *there)

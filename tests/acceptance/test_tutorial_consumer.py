@@ -63,7 +63,8 @@ def files_of(page: str) -> dict[str, str]:
 def headers_among(lines: list[str]) -> list[str]:
     """The lines that begin a header, whatever their order, without what differs from machine to machine."""
     found = sorted(line for line in lines if line.startswith("  redrive-"))
-    return [re.sub(r"(redrive-(?:cpu|memory|redacted)): .*", r"\1: …", line) for line in found]
+    found = [re.sub("~[0-9a-f]{16}$", "~…", line) for line in found]
+    return [re.sub(r"(redrive-(?:host-cpu|host-memory|redacted)): .*", r"\1: …", line) for line in found]
 
 
 def without_times(line: str) -> str:
@@ -171,7 +172,10 @@ def test_the_tutorial_of_the_first_consumer_shows_what_happens(
 
 # --- the contract of transports ----------------------------------------------------------------------------
 
-SENTENCES = dict(re.findall(r"^T(\d+) +(.+)$", base.__doc__ or "", re.MULTILINE))
+SENTENCES = {
+    number: " ".join(sentence.split())  # one that is longer than a line goes on in the next, indented
+    for number, sentence in re.findall(r"^T(\d+) +(.+(?:\n {5}.+)*)$", base.__doc__ or "", re.MULTILINE)
+}
 TESTS = {name for suite in (TransportSuite, RestartSuite) for name in dir(suite) if name.startswith("test_")}
 
 

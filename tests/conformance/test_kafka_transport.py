@@ -15,6 +15,7 @@ from redrive.testing.transport_suite import Relay, RestartSuite, TransportSuite
 from redrive.testing.transport_suite.dead_letters import DeadLetters
 from redrive.testing.transport_suite.ground import EVERY_BYTE, PATIENCE, Ground
 from redrive.testing.transport_suite.receiving import Receiving
+from redrive.testing.transport_suite.redriving import Redriving
 from redrive.testing.transport_suite.releasing import Releasing
 from redrive.transports import Transport
 from redrive.transports.kafka import KafkaTransport
@@ -163,7 +164,7 @@ class TestKafkaTransportInOrderOfKeys(Relayed, Releasing, Receiving):
 
 
 @pytest.mark.service("kafka")
-class TestKafkaTransportWithRetryTopicsWithoutCounts(Relayed, DeadLetters, Releasing):
+class TestKafkaTransportWithRetryTopicsWithoutCounts(Relayed, DeadLetters, Redriving, Releasing):
     options = "&retry=topics&counts=false"
 
 

@@ -32,7 +32,7 @@ async def main(path: str, seed: int) -> None:
 
     async def work(worker: int) -> None:
         while True:
-            heads = await store.claim(f"w{worker}", limit=3, lease=timedelta(seconds=30))
+            heads = await store.claim(f"w{worker}", broker="rabbitmq", limit=3, lease=timedelta(seconds=30))
             os.write(1, "".join(f"claimed {head.id} {head.fence}\n" for head in heads).encode())
             now = datetime.now(UTC)
             outcomes: list[Outcome] = [Resolve(), Retry(at=now), Exhaust(), Park(), Release(at=now)]

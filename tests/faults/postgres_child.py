@@ -12,6 +12,7 @@ import time
 
 from redrive.stores.changes import Resolve, Settlement
 from redrive.stores.postgres import PostgresOptions, PostgresStore
+from redrive.testing.factories import BROKER
 
 
 async def main(url: str, name: str, batch: int) -> None:
@@ -21,7 +22,7 @@ async def main(url: str, name: str, batch: int) -> None:
     start = time.perf_counter()
     finished: list[str] = []
     refused = 0
-    while heads := await store.claim(name, limit=batch):
+    while heads := await store.claim(name, broker=BROKER, limit=batch):
         done = await store.settle([Settlement(head.hold, Resolve()) for head in heads])
         finished += [head.id for head, ok in zip(heads, done, strict=True) if ok]
         refused += done.count(False)

@@ -9,6 +9,7 @@ from redrive.letters import State
 from redrive.stores.changes import Resolve, Settlement
 from redrive.stores.postgres import PostgresOptions, PostgresStore
 from redrive.testing import letters
+from redrive.testing.factories import BROKER
 
 PATIENT = PostgresOptions(busy_timeout=timedelta(seconds=60))
 
@@ -33,7 +34,7 @@ class Load:
 
     async def work(self, store: PostgresStore, worker: str) -> None:
         while self.settled.total() < self.count:
-            heads = await store.claim(worker, limit=7)
+            heads = await store.claim(worker, broker=BROKER, limit=7)
             done = await store.settle([Settlement(head.hold, Resolve()) for head in heads])
             self.settled.update(head.id for head, ok in zip(heads, done, strict=True) if ok)
             self.refused += done.count(False)

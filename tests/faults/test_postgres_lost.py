@@ -15,6 +15,7 @@ from redrive.stores.changes import Resolve, Settlement
 from redrive.stores.memos import Memo
 from redrive.stores.postgres import PostgresOptions, PostgresStore
 from redrive.testing import a_letter, letters
+from redrive.testing.factories import BROKER
 from tests.faults.postgres_load import PATIENT, Load
 from tests.services import Postgres, PostgresServer
 
@@ -57,13 +58,13 @@ async def test_a_server_that_stays_away_is_one_clear_line_and_its_return_needs_n
     store = await PostgresStore.open(own_postgres.url, PostgresOptions(busy_timeout=timedelta(seconds=0.3)))
     await store.add([a_letter()])
     await asyncio.to_thread(own_postgres.stop)
-    for verb in (store.add(letters(2)), store.claim("w"), store.page(), store.operations()):
+    for verb in (store.add(letters(2)), store.claim("w", broker=BROKER), store.page(), store.operations()):
         with pytest.raises(StoreError, match=r"^postgresql://[^ ]+/postgres does not answer") as caught:
             await verb
         assert "\n" not in str(caught.value)
     await asyncio.to_thread(own_postgres.start)
     assert await store.add([a_letter(), a_letter("orders/2")]) == [False, True]
-    assert len(await store.claim("w")) == 2
+    assert len(await store.claim("w", broker=BROKER)) == 2
     await store.close()
 
 
@@ -142,7 +143,7 @@ async def test_a_connection_that_is_lost_at_a_commit_changes_no_answer(
         network.cut = moment
         assert await store.add(lot) == [True, True, True]
         network.cut = moment
-        heads: list[LetterHead] = await store.claim("w")
+        heads: list[LetterHead] = await store.claim("w", broker=BROKER)
         assert [(head.id, head.fence) for head in heads] == [(letter.id, 1) for letter in lot]
         network.cut = moment
         assert await store.settle([Settlement(head.hold, Resolve()) for head in heads]) == [True] * 3

@@ -34,11 +34,12 @@ async def test_two_servers_share_one_database_and_nothing_is_sent_back_twice(
     tmp_path: Path, postgres: Postgres
 ) -> None:
     settings = textwrap.dedent(QUICK) + f'\n[store]\nurl = "{postgres.url}"\n'
+    named = settings + '\n[broker]\nname = "embedded"\n'  # what the first one calls its broker
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     with (
         serving(tmp_path / "one", settings=settings) as one,
-        serving(tmp_path / "two", "--broker", one.broker, settings=settings) as two,
+        serving(tmp_path / "two", "--broker", one.broker, settings=named) as two,
     ):
         password = urllib.parse.urlsplit(postgres.url).password or ""
         assert one.store_url.startswith("postgresql://")

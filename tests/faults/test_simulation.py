@@ -1,7 +1,7 @@
 """Collecting, redriving and replaying in a simulation: no seed finds a fault, and every planted fault is found.
 
-4,000 seeds run in CI and 20,000 under `make soak`. `python -m redrive.testing.simulation --trace SEED` prints the
-steps of a seed that fails; `--seeds 0:100000` runs any other range.
+4,000 seeds run in CI and 20,000 under `make soak`: 400 that are always the same, and others that change with the commit
+(`tests.simulation_seeds`). `python -m redrive.testing.simulation --trace SEED` prints the steps of a seed that fails.
 """
 
 import asyncio
@@ -11,19 +11,22 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 import pytest
 
+from redrive.collect import collector
 from redrive.collect.collector import Collector
 from redrive.collect.drain import Drain, Read
+from redrive.collect.verdicts import VerdictCollector
 from redrive.errors import BrokerUnreachableError, RedriveError
-from redrive.letters import DeadLetter, Hold, LetterHead, State, Step
+from redrive.letters import DeadLetter, Hold, LetterHead, Message, State, Step
 from redrive.letters.redrive import Redrive
 from redrive.recover import worker as recovering
+from redrive.recover.confirmer import Confirmer
 from redrive.stores import memory
 from redrive.stores.base import Rescued
 from redrive.stores.memory import MemoryStore
@@ -31,12 +34,12 @@ from redrive.testing.simulation import simulate
 from redrive.testing.simulation.faults import BURYING, Kind
 from redrive.testing.simulation.faulty_transport import FaultyReceiver
 from redrive.testing.simulation.virtual import StuckError, VirtualClock, VirtualLoop
+from redrive.testing.simulation.world import World
 from redrive.transports import redriving
-from redrive.transports.base import Death, Outcomes
+from redrive.transports.base import Death, Delivery, Outcomes, Source
 from redrive.transports.memory import receiver as in_memory
-from tests import soak
+from tests import simulation_seeds
 
-SEEDS: Final = soak.count(20_000, in_ci=4_000)
 SHARDS: Final = 40
 PATIENCE: Final = 3000  # seeds within which a planted fault has to be found
 
@@ -45,8 +48,8 @@ PATIENCE: Final = 3000  # seeds within which a planted fault has to be found
 @pytest.mark.soak
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_whatever_goes_wrong_nothing_is_lost_and_every_count_is_right(shard: int) -> None:
-    share = -(-SEEDS // SHARDS)
-    for seed in range(shard * share, min((shard + 1) * share, SEEDS)):
+    seeds = (*simulation_seeds.fixed()[shard::SHARDS], *simulation_seeds.fresh()[shard::SHARDS])
+    for seed in seeds:
         outcome = simulate(seed)
         assert outcome.broken is None, f"seed {seed}: {outcome.broken}"
 
@@ -54,15 +57,42 @@ def test_whatever_goes_wrong_nothing_is_lost_and_every_count_is_right(shard: int
 def test_every_kind_of_fault_happens_and_the_world_goes_through_every_state() -> None:
     faults: Counter[str] = Counter()
     states: Counter[str] = Counter()
-    sent = 0
+    sent = presumed = 0
     for seed in range(150):
         outcome = simulate(seed)
         faults.update(outcome.faults)
         states.update(outcome.states)
         sent += outcome.sent
+        presumed += outcome.presumed
     assert set(faults) == set(map(str, Kind))
-    assert set(states) == {State.MANUAL, State.RESOLVED, State.FAILED}, "nothing is under way at the end"
+    wanted = {State.MANUAL, State.RESOLVED, State.FAILED, State.PROCESSING}
+    assert set(states) == wanted, "a letter is in processing only if its redrive stays unconfirmed"
     assert sent > 300
+    assert presumed > 5
+
+
+def test_world_is_not_at_rest_while_a_delivery_is_unsettled() -> None:
+    """A process that is stopped may hold deliveries: they are in no queue, and not lost."""
+
+    async def main() -> list[bool]:
+        world = World(0)
+        world.processes.clear()
+        world._errands.clear()
+        await world.open()
+        await world.clock.sleep(timedelta(hours=1))
+        answers = [world.at_rest()]
+        world.brokers["north"].append("orders.dlq", Message(body=b"one"))
+        receiver = await world._transports["north"].receiver(Source(name="orders.dlq"))
+        batch = await receiver.receive()
+        answers.append(world.at_rest())
+        receiver.accept(batch)
+        return [*answers, world.at_rest()]
+
+    loop = VirtualLoop()
+    try:
+        assert loop.run_until_complete(main()) == [True, False, True]
+    finally:
+        loop.close()
 
 
 def test_a_world_that_has_ended_leaves_nothing_behind() -> None:
@@ -109,8 +139,9 @@ def test_a_seed_is_the_same_in_another_process() -> None:
     assert one.stdout.splitlines() == [part for line in trace_of(7) for part in line.splitlines()]
 
 
-def test_the_command_tells_how_many_seeds_were_run_and_what_went_wrong_in_them() -> None:
-    told = told_by_a_process("--seeds", "0:20")
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_command_reports_how_many_seeds_were_run_and_failed(jobs: str) -> None:
+    told = told_by_a_process("--seeds", "0:20", "--jobs", jobs)
     assert told.returncode == 0, told.stdout + told.stderr
     assert told.stdout.startswith("20 seeds, 0 failed")
 
@@ -168,18 +199,27 @@ async def accepts_before_the_dead_letter(self: FaultyReceiver, deaths: Sequence[
     self._receiver.accept([death.delivery for death in deaths])
 
     async def bury() -> Outcomes:
-        return [self._broker.append(self.source.dlq, message) for message in buried]
+        for death, message in zip(deaths, buried, strict=True):
+            self._broker.append(self.source.dlq, message)
+            delivery = death.delivery
+            self._edge.watch.buried(self._broker.name, self.source.name, delivery.key, delivery.message)
+        return [None] * len(deaths)
 
     return await self._edge.step("dead_letter", bury, BrokerUnreachableError, BURYING)
 
 
-def any_fence_will_do(self: MemoryStore, hold: Hold, now: datetime) -> DeadLetter | None:
+def any_fence_will_do(
+    self: MemoryStore, hold: Hold, now: datetime, *, or_sent: bool = False
+) -> DeadLetter | None:
     letter = self._letters.get(hold.id)
-    held = letter is not None and letter.lease_until is not None and letter.lease_until > now
-    return letter if held else None
+    if letter is None or letter.lease_until is None:
+        return None
+    return letter if letter.lease_until > now or (or_sent and letter.sent_at is not None) else None
 
 
-def any_lease_will_do(self: MemoryStore, hold: Hold, _now: datetime) -> DeadLetter | None:
+def any_lease_will_do(
+    self: MemoryStore, hold: Hold, _now: datetime, *, or_sent: bool = False
+) -> DeadLetter | None:
     letter = self._letters.get(hold.id)
     held = letter is not None and letter.state is State.PROCESSING and letter.fence == hold.fence
     return letter if held else None
@@ -202,8 +242,52 @@ async def whatever_is_there_now(self: MemoryStore, operation_id: str, *, limit: 
     return [one.id for one in open_ones if one.id not in recorded][:limit]
 
 
-async def a_new_letter_each_time(self: Collector, _redrive: Redrive, _letter: DeadLetter) -> bool:
+async def nothing_is_overdue(self: MemoryStore, **_options: Any) -> list[LetterHead]:
+    return []
+
+
+async def claims_for_any_broker(
+    self: MemoryStore, worker: str, broker: str, limit: int, lease: timedelta
+) -> list[LetterHead]:
+    brokers = dict.fromkeys((broker, *(letter.broker for letter in self._letters.values())))
+    claimed: list[LetterHead] = []
+    for each in brokers:
+        claimed += await CLAIM(self, worker, each, limit - len(claimed), lease)
+    return claimed
+
+
+async def takes_of_any_broker(
+    self: MemoryStore, ids: Sequence[str], worker: str, _brokers: Sequence[str] | None, lease: timedelta
+) -> list[LetterHead]:
+    return await TAKE(self, ids, worker, None, lease)
+
+
+def any_redrive_id_is_believed(self: Collector, *_compared: Any) -> bool:
+    return True
+
+
+def no_redrive_is_believed(self: Collector, *_compared: Any) -> bool:
     return False
+
+
+def whatever_its_headers_claim(self: Delivery) -> Redrive | None:
+    return self.redrive
+
+
+def any_verdict_counts(self: VerdictCollector, _verdict: Any, _letter: Any) -> bool:
+    return True
+
+
+def presumed_without_evidence(self: Confirmer, *_evidence: Any) -> bool:
+    return True
+
+
+def presumed_at_once(self: Confirmer, _evidence: Any, taken_until: timedelta | None) -> bool:
+    return taken_until is not None
+
+
+def separated_without_its_count(one: Any, redrive: Redrive, other: DeadLetter | None, *, counts: bool) -> Any:
+    return SEPARATE(one, redrive, other, counts=False)
 
 
 def counted_from_one(
@@ -219,35 +303,70 @@ def never_sent_before(_letter: DeadLetter) -> int:
 
 
 ATTEMPTED = memory._attempted
-Plant = tuple[Any, str, Callable[..., Any]]
+SEPARATE = collector._separate
+CLAIM = MemoryStore._claim
+TAKE = MemoryStore._take
+Plant = tuple[Any, str, Any]
 PLANTS: Final[dict[str, tuple[str, list[Plant]]]] = {
-    "ack before durable: the collector": ("is lost", [(Drain, "_settle", accepts_before_it_is_kept)]),
-    "ack before durable: the consumer": (
+    "collector acknowledges before the letter is durable": (
+        "is lost",
+        [(Drain, "_settle", accepts_before_it_is_kept)],
+    ),
+    "consumer acknowledges before the dead letter is durable": (
         "is lost",
         [(FaultyReceiver, "dead_letter", accepts_before_the_dead_letter)],
     ),
-    "finish without fence": (
+    "settle ignores the fence": (
         r"claim is over|not the claim",
         [(MemoryStore, "_held", any_fence_will_do)],
     ),
-    "finish after the lease": ("lease had ended", [(MemoryStore, "_held", any_lease_will_do)]),
-    "lease without end: nobody rescues": (
-        "does not come to rest",
-        [(MemoryStore, "rescue", nobody_is_rescued)],
+    "settle ignores the lease": ("lease had ended", [(MemoryStore, "_held", any_lease_will_do)]),
+    "nothing is rescued": ("does not come to rest", [(MemoryStore, "rescue", nobody_is_rescued)]),
+    "leases never expire": ("does not come to rest", [(MemoryStore, "_hold", for_ever)]),
+    "nothing becomes unconfirmed": ("does not come to rest", [(MemoryStore, "overdue", nothing_is_overdue)]),
+    "replay looks for its letters anew": (
+        "not in its list",
+        [(MemoryStore, "remaining", whatever_is_there_now)],
     ),
-    "lease without end: leases of years": ("does not come to rest", [(MemoryStore, "_hold", for_ever)]),
-    "replay without frozen list": ("not in its list", [(MemoryStore, "remaining", whatever_is_there_now)]),
-    "count lost over a cycle: a new letter each time": (
-        r"nothing went wrong|lies in \d letters|is lost",
-        [(Collector, "_returned", a_new_letter_each_time)],
+    "redrive that died is a new letter each time": (
+        "but it is a redrive of",
+        [(Collector, "_is_redrive", no_redrive_is_believed)],
     ),
-    "count lost over a cycle: counted from one": (
+    "redrives are counted from one": (
         r"redrives|attempts|history",
         [(memory, "_attempted", counted_from_one)],
     ),
-    "count lost over a cycle: every redrive is the first": (
+    "every redrive is the first": (
         "as number 1; it is number",
         [(redriving, "attempts_of", never_sent_before), (recovering, "attempts_of", never_sent_before)],
+    ),
+    "separate letter forgets its redrives": (
+        r"counts 0 (earlier )?redrives",
+        [(collector, "_separate", separated_without_its_count)],
+    ),
+    "claim ignores the broker": (
+        "a letter of another broker",
+        [(MemoryStore, "_claim", claims_for_any_broker)],
+    ),
+    "take ignores the broker": ("a letter of another broker", [(MemoryStore, "_take", takes_of_any_broker)]),
+    "any redrive-id is believed": (
+        r"its redrive has not died|is lost",
+        [(Collector, "_is_redrive", any_redrive_id_is_believed)],
+    ),
+    "any consumer resolves": (
+        "its consumer has not processed it",
+        [
+            (Delivery, "own_redrive", property(whatever_its_headers_claim)),
+            (VerdictCollector, "_counts", any_verdict_counts),
+        ],
+    ),
+    "presumed without evidence": (
+        r"presumed to be resolved, but (its consumer has not taken it|there was no evidence)",
+        [(Confirmer, "_is_quiet", presumed_without_evidence)],
+    ),
+    "presumed as soon as it was taken": (
+        "there was no evidence a verdict timeout ago",
+        [(Confirmer, "_is_quiet", presumed_at_once)],
     ),
 }
 

@@ -151,7 +151,7 @@ def _origin(number: int, transport: str, source: str) -> Origin:
                 source=source,
                 exchange=("shop", "", None)[number % 3],
                 routing_key=(f"{source}.new", None, "")[number % 3],
-                broker=("rabbit-1:5672/%2F", None)[number % 2],
+                endpoint=("rabbit-1:5672/%2F", None)[number % 2],
                 dead_letter_source=dead_letters,
             )
         case "kafka":
@@ -160,8 +160,8 @@ def _origin(number: int, transport: str, source: str) -> Origin:
                 source=source,
                 partition=None if number % 8 == 4 else number % 12,
                 offset=None if number % 8 == 4 else 2**40 + number,
-                group=(None, "billing", "audit")[number % 3],
-                broker="kafka-1:9092,kafka-2:9092",
+                consumer_group=(None, "billing", "audit")[number % 3],
+                endpoint="kafka-1:9092,kafka-2:9092",
                 dead_letter_source=dead_letters,
             )
     return Origin(transport=transport, source=source, dead_letter_source=dead_letters)
@@ -190,7 +190,8 @@ def _message(number: int, transport: str, random: Random) -> Message:
         pairs.append(("x-correlation-id", f"trace-{number}"))
     headers = Headers(pairs)
     if number % 50 == 7:
-        headers = marked(headers, Redrive(_HOLD, number % 5 + 1, None if number % 100 == 7 else "op-earlier"))
+        redrive = Redrive(_HOLD, number % 5 + 1, None if number % 100 == 7 else "op-earlier")
+        headers = marked(Message(body=body, headers=headers), redrive)
     properties: dict[str, HeaderValue] = {}
     if transport == "rabbitmq" and number % 3:
         properties = {"delivery_mode": 2, "priority": number % 10, "reply_to": "answers", "app_id": "shop"}
@@ -333,17 +334,19 @@ class Script:
         )
         half = len(groups[18]) // 2
         await self._attempt(groups[18][:half], Resolve(presumed=True))
-        # A worker that crashed: what it had sent is presumed to be processed, the rest is pending again or failed.
+        # A worker that crashed: what it had sent is unconfirmed, the rest is pending again or failed.
         held = await self._take(groups[18][half:], "worker-3", _MINUTE)
         assert all(await self.store.extend([head.hold for head in held], lease=_MINUTE, sent=True))
         await self._attempt(groups[19], Release(at=now + _HOUR, detail="the breaker is open"))
         await self._take(groups[19], "worker-4", _MINUTE)
         self.clock.advance(2 * _MINUTE)
-        expired = len(groups[18]) - half + len(groups[19])
+        expired = len(groups[19])
         done = 0
         while part := len(await self.store.rescue(retry_in=_HOUR, max_redrives=5, limit=1000)):
             done += part
         assert done == expired
+        for kind in ("rabbitmq", "kafka", "memory"):
+            await self.store.overdue(broker=kind, lease=_HOUR)
         gone = [new_letter(10_000_000 + number, self.random) for number in range(3)]
         await self.store.add(gone)
         await self._attempt([letter.id for letter in gone], Resolve())
@@ -355,7 +358,7 @@ class Script:
         await self._take(groups[10], "worker-1", 5 * _MINUTE)
         sent = await self._take(groups[11], "host-2/worker-2", 5 * _MINUTE)
         assert all(await self.store.extend([head.hold for head in sent], lease=_HOUR, sent=True))
-        claimed = await self.store.claim("worker-6", limit=5, lease=7 * _MINUTE)
+        claimed = await self.store.claim("worker-6", broker="rabbitmq", limit=5, lease=7 * _MINUTE)
         assert len(claimed) == 5
 
     async def _take(self, ids: Sequence[str], worker: str, lease: timedelta) -> list[Any]:

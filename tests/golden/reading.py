@@ -18,7 +18,8 @@ import msgspec
 
 from redrive.collect import Collector
 from redrive.collect.reading import Reader
-from redrive.letters import DeadLetter, Message
+from redrive.letters import DeadLetter, Message, State
+from redrive.letters.letter import EPOCH
 from redrive.letters.redact import Redactor
 from redrive.letters.redrive import redrive_of
 from redrive.letters.verdict import from_body
@@ -26,8 +27,10 @@ from redrive.recover.retention import restore
 from redrive.replay.run import Replay
 from redrive.rules import Classifier, StrategyOptions
 from redrive.stores import cold_files
-from redrive.stores.base import Store
+from redrive.stores.base import Rescued, Store
+from redrive.stores.changes import SetBroker
 from redrive.stores.memory import MemoryStore
+from redrive.stores.operations import Item
 from redrive.stores.query import parse
 from redrive.testing import ManualClock
 from redrive.transports import Outcomes, Publication, Source, Transport, open_transport
@@ -36,6 +39,7 @@ from redrive.watch.alerts.written import NAME, Document
 from tests.golden.plain import packed, plain, unpacked
 
 _PAGE: Final = 1000
+_PROCESSING: Final = parse("state:processing", now=EPOCH)
 _TALLIES: Final = (
     "state",
     "source",
@@ -66,12 +70,42 @@ FILTERS: Final = (
 COLLECTED_AT: Final = datetime(2026, 12, 1, tzinfo=UTC)
 
 
+# --- names of the recording ---------------------------------------------------------------------------------
+
+# Version 1 knew the kind of broker, `transport`. Stores and files of that version are read with brokers of these names.
+_UNNAMED: Final = "unnamed:"
+_BROKERS: Final = tuple(_UNNAMED + kind for kind in ("kafka", "memory", "rabbitmq"))
+_REPLAYED: Final = "memory"  # the broker of the replays that are resumed
+
+
+def _words_today(words: str) -> str:
+    """A filter of the recording as it is written today."""
+    return words.replace("transport:", f"broker:{_UNNAMED}")
+
+
+def _origin_as_recorded(origin: dict[str, Any]) -> dict[str, Any]:
+    """An origin with its recorded names: `group` is `consumer_group` today, and `broker` is `endpoint`."""
+    fields = {**origin, "group": origin["consumer_group"], "broker": origin["endpoint"]}
+    return {name: value for name, value in fields.items() if name not in {"consumer_group", "endpoint"}}
+
+
+def _letter_as_recorded(letter: DeadLetter) -> dict[str, Any]:
+    """A letter with its recorded names: `transport` was the kind of broker, `broker` is its name today."""
+    fields: dict[str, Any] = plain(letter)
+    assert letter.consumer_group == letter.origin.consumer_group
+    return {
+        **{name: value for name, value in fields.items() if name != "broker"},
+        "transport": letter.broker.removeprefix(_UNNAMED),
+        "origin": _origin_as_recorded(fields["origin"]),
+    }
+
+
 # --- stores -------------------------------------------------------------------------------------------------
 
 
 async def letters_of(store: Store) -> list[Any]:
     """All letters, in the order in which they were added."""
-    return [plain(letter) for letter in await _load(store, "sort:created")]
+    return [_letter_as_recorded(letter) for letter in await _load(store, "sort:created")]
 
 
 async def _load(store: Store, words: str, now: datetime = COLLECTED_AT) -> list[DeadLetter]:
@@ -98,10 +132,16 @@ async def store_content(store: Store, now: datetime) -> dict[str, Any]:
         "change_log": await _change_log(store),
         "operations": await _operations(store),
         "alerts": await _alerts(store),
-        "counts": {field: plain(await store.tally(field)) for field in _TALLIES},
+        "counts": {field: plain(await _tally(store, field)) for field in _TALLIES},
         "groups": plain(await store.groups(limit=_PAGE)),
-        "queries": {words: await _ids(store, words, now) for words in FILTERS},
+        "queries": {words: await _ids(store, _words_today(words), now) for words in FILTERS},
     }
+
+
+async def _tally(store: Store, field: str) -> dict[str, int]:
+    if field != "transport":
+        return await store.tally(field)
+    return {name.removeprefix(_UNNAMED): count for name, count in (await store.tally("broker")).items()}
 
 
 async def _change_log(store: Store) -> list[Any]:
@@ -132,15 +172,44 @@ async def _alerts(store: Store) -> dict[str, Any]:
 async def store_future(store: Store, clock: ManualClock) -> dict[str, Any]:
     """What the next processes do with the store: resume operations, end expired leases, claim due letters."""
     clock.advance(timedelta(minutes=2))  # the leases of killed replays have expired
+    await _assign(store)
     resumed = [
         await _resume(store, clock, operation.id)
         for operation in reversed(await store.operations(limit=_PAGE))
         if not operation.is_over
     ]
-    expired = await store.rescue(retry_in=timedelta(hours=1), max_redrives=5, limit=_PAGE)
+    expired = await _expired(store)
     clock.advance(timedelta(days=31))
-    claimed = await store.claim("next-worker", limit=200)
-    return {"resumed": resumed, "expired": plain(expired), "claimed": [head.id for head in claimed]}
+    names = (*_BROKERS, _REPLAYED)
+    claimed = [head for name in names for head in await store.claim("next-worker", broker=name, limit=200)]
+    claimed.sort(
+        key=lambda head: (-head.priority, head.created_at)
+    )  # version 1 claimed from all brokers at once
+    return {"resumed": resumed, "expired": plain(expired), "claimed": [head.id for head in claimed[:200]]}
+
+
+async def _assign(store: Store) -> None:
+    """Assign the letters to the broker of the replays: version 1 sent letters of every broker to any other one."""
+    for name in _BROKERS:
+        ids = await _ids(store, f"broker:{name} -state:processing", COLLECTED_AT)
+        for start in range(0, len(ids), _PAGE):
+            await store.apply(SetBroker(_REPLAYED), ids[start : start + _PAGE], by="next")
+
+
+async def _expired(store: Store) -> list[Rescued]:
+    """The letters whose lease has expired, as version 1 recorded them.
+
+    A deliberate difference: version 1 presumed that a letter succeeded if it was sent and no verdict came, and
+    resolved it. Today such a letter stays `dlq_processing` and becomes unconfirmed, because a broker or consumer that
+    was down for long would otherwise lose letters. It is shown here as version 1 recorded it.
+    """
+    leases = {head.id: head.lease_until for head in (await store.page(_PROCESSING, limit=_PAGE)).heads}
+    expired = await store.rescue(retry_in=timedelta(hours=1), max_redrives=5, limit=_PAGE)
+    for name in (*_BROKERS, _REPLAYED):
+        for head in await store.overdue(broker=name, lease=timedelta(hours=1), limit=_PAGE):
+            assert (head.state, head.unconfirmed, head.presumed) == (State.PROCESSING, True, False)
+            expired.append(Rescued(head.id, head.locked_by or "", State.RESOLVED))
+    return sorted(expired, key=lambda one: (leases[one.id] or EPOCH, one.id))
 
 
 async def _resume(store: Store, clock: ManualClock, operation_id: str) -> dict[str, Any]:
@@ -148,8 +217,14 @@ async def _resume(store: Store, clock: ManualClock, operation_id: str) -> dict[s
         sender = _Recorder(transport)
         operation = await store.operation(operation_id)
         done = await Replay(store, sender, operation, runner="next", clock=clock).run(asyncio.Event())
-        items = await store.items(operation_id, limit=_PAGE)
+        items = [_item_as_recorded(item) for item in await store.items(operation_id, limit=_PAGE)]
     return {"operation": plain(done), "items": plain(items), "sent": sender.sent}
+
+
+def _item_as_recorded(item: Item) -> Item:
+    """An item with the words of version 1."""
+    words = {"it is claimed by a worker or another replay, or closed": "somebody holds it, or it is over"}
+    return msgspec.structs.replace(item, detail=words.get(item.detail, item.detail))
 
 
 class _Recorder:
@@ -178,7 +253,7 @@ async def file_content(path: Path) -> dict[str, Any]:
     store = MemoryStore(ManualClock(COLLECTED_AT))
     counts = await restore(store, path, by="import")
     return {
-        "letters": [plain(letter) for letter in cold_files.read(path)],
+        "letters": [_letter_as_recorded(letter) for letter in cold_files.read(path)],
         "import": plain(counts),
         "imported": plain(await store.tally("state")),
         "imported_letters": await letters_of(store),
@@ -227,7 +302,7 @@ async def received(url: str, queue: str, put: Callable[[], None], count: int) ->
                 found += [
                     {
                         "message": plain(one.message),
-                        "origin": _without_endpoint(plain(one.origin)),
+                        "origin": _without_endpoint(_origin_as_recorded(plain(one.origin))),
                         "redrive": plain(one.redrive),
                         "delivery_count": one.delivery_count,
                     }
@@ -242,8 +317,9 @@ async def received(url: str, queue: str, put: Callable[[], None], count: int) ->
 
 def letter_content(letter: DeadLetter) -> dict[str, Any]:
     """A collected letter without the endpoint, which is different in every run."""
-    fields: dict[str, Any] = plain(letter)
-    return {**fields, "origin": _without_endpoint(fields["origin"])}
+    fields = _letter_as_recorded(letter)
+    # The collector names the broker; version 1 recorded its kind.
+    return {**fields, "transport": letter.origin.transport, "origin": _without_endpoint(fields["origin"])}
 
 
 def _without_endpoint(origin: dict[str, Any]) -> dict[str, Any]:

@@ -54,3 +54,16 @@ def test_broker_recording_has_every_kind_of_message(end: str) -> None:
         for death in deaths
     }
     assert reasons == {"rejected", "expired", "maxlen", "delivery_limit"}
+
+
+@pytest.mark.parametrize("end", ["killed", "stopped"])
+def test_broker_directory_of_version_1_gets_a_cluster_name_and_keeps_it(end: str, tmp_path: Path) -> None:
+    unpack_directory((V1 / f"broker-{end}.tar.zst").read_bytes(), tmp_path / "data")
+    names = []
+    for _ in range(3):
+        with running(tmp_path / "data") as broker:
+            names.append(broker.api("GET", "/cluster-name")["name"])
+            broker.end(signal.SIGKILL)
+    assert names[0].startswith("redrive@")
+    assert names[0] != "redrive@localhost"
+    assert set(names) == {names[0]}

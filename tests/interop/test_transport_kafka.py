@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import cast
 from uuid import uuid4
 
+import msgspec
 import pytest
 from confluent_kafka import Consumer, Message as Record, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it exports them without saying so
@@ -22,7 +23,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it exports 
 
 from redrive.clock import SystemClock
 from redrive.errors import BrokerRefusedError, PublishError, RedriveError
-from redrive.letters import Headers, Message
+from redrive.formats import told
+from redrive.letters import Headers, Hold, Message
+from redrive.letters.message import ConsumerRef
+from redrive.letters.redrive import Redrive, content_digest, marked, redrive_of
 from redrive.testing.transport_suite.ground import all_done, death_of
 from redrive.transports import Publication, Release, Source, Target
 from redrive.transports.kafka import KafkaReceiver, KafkaTransport, names
@@ -93,6 +97,25 @@ def headers_of(record: Record) -> list[tuple[str, bytes | None]]:
 
 def bodies(deliveries: Sequence[KafkaDelivery]) -> list[bytes | None]:
     return [delivery.body for delivery in deliveries]
+
+
+async def allow_restricted(kafka: Kafka, *rights: tuple[ResourceType, AclOperation]) -> None:
+    """Allow the restricted user these things with topics and groups of this test."""
+    admin = kafka.admin()
+    bindings = [
+        AclBinding(
+            kind,
+            kafka.prefix,
+            ResourcePatternType.PREFIXED,
+            "User:restricted",
+            "*",
+            what,
+            AclPermissionType.ALLOW,
+        )
+        for kind, what in rights
+    ]
+    for answer in admin.create_acls(bindings).values():
+        await asyncio.wrap_future(answer)
 
 
 # --- bit by bit ------------------------------------------------------------------------------------------------
@@ -317,9 +340,200 @@ async def test_a_record_waits_in_a_retry_topic_and_comes_as_it_was(kafka: Kafka)
         assert again.body is None
         assert all_done(await receiver.dead_letter([death_of(again)]), 1)
         [dead] = await asyncio.to_thread(on_the_wire, kafka, source.dlq, 1)
-        told = dict(headers_of(dead))
-        assert "redrive-not-before" not in told
-        assert told["redrive-partition"] == b"2"
+        written = dict(headers_of(dead))
+        assert "redrive-not-before" not in written
+        assert written["redrive-origin-partition"] == b"2"
+
+
+# --- redrives ------------------------------------------------------------------------------------------------------
+
+
+def redriven(message: Message, source: str, group: str) -> Message:
+    """The message as a worker sends it back."""
+    redrive = Redrive(
+        Hold("01J0000000000000000000TEST", 7),
+        attempt=2,
+        operation="replay-1",
+        to=ConsumerRef("events", source, group),
+        digest=content_digest(message),
+    )
+    return msgspec.structs.replace(message, headers=marked(message, redrive, "trace-1"))
+
+
+CONTENTS = [
+    (b"order-1", b'{"id": 1}'),
+    (b"\xff\x00", bytes(range(256))),
+    (None, b""),
+    (b"", b"text"),
+    (b"k", None),
+]
+
+
+@pytest.mark.parametrize("dead_letters", ["redrive", "onex"])
+async def test_redrive_that_dies_again_is_recognised_in_its_dead_letter(
+    kafka: Kafka, dead_letters: str
+) -> None:
+    topic, group, graves = kafka.topic("orders"), kafka.name("shop"), kafka.topic("graves")
+    async with opened(kafka, f"&format={dead_letters}") as transport:
+        source = Source(name=topic, group=group, dead_letter_queue=f"{group}.dlq")
+        kafka.topic("shop.dlq")
+        sent = [
+            redriven(Message(body=body, key=key, headers=Headers([("a", b"\xff")])), topic, group)
+            for key, body in CONTENTS
+        ]
+        await send(transport, topic, *sent)
+        receiver = await transport.receiver(source)
+        deliveries = await take(receiver, len(sent))
+        claimed = [each.own_redrive for each in deliveries]
+        assert all(each.has_exact_key and not each.is_for_another_group for each in deliveries)
+        assert all_done(await receiver.dead_letter([death_of(each) for each in deliveries]), len(sent))
+
+        collector = await transport.receiver(Source(name=source.dlq, dead_letter_queue=graves))
+        for before, redrive, dead in zip(sent, claimed, await take(collector, len(sent)), strict=True):
+            found, message = told.opened(dead.message, source.dlq)
+            assert found.convention == dead_letters
+            assert (message.key, message.body) == (before.key, before.body)
+            assert redrive is not None
+            assert redrive_of(message.headers) == redrive
+            assert redrive.has_content(message)
+            assert redrive.is_addressed_to(found.source or "", found.consumer_group)
+            assert message.headers.get("a") == b"\xff"
+
+
+async def test_redrive_for_another_group_is_recognised(kafka: Kafka) -> None:
+    topic = kafka.topic("orders")
+    async with opened(kafka) as transport:
+        plain = Message(body=b"x")
+        await send(transport, topic, plain, redriven(plain, topic, "billing"))
+        receiver = await transport.receiver(Source(name=topic, group=kafka.name("shop")))
+        first, second = await take(receiver, 2)
+        assert (first.redrive, first.is_for_another_group) == (None, False)
+        assert second.is_for_another_group
+        assert second.own_redrive is None
+        assert second.handler_message.headers.names() == {"x-replayed"}
+
+
+# --- what groups have taken ------------------------------------------------------------------------------------------
+
+
+async def taken_since(transport: KafkaTransport, topic: str, group: str, since: timedelta) -> None:
+    """Wait until everything that was sent up to then was taken."""
+    async with asyncio.timeout(PATIENCE):
+        while (await transport.taken_until(topic, group) or timedelta(0)) < since:
+            pass
+
+
+async def test_taken_until_follows_a_group_that_never_catches_up(kafka: Kafka) -> None:
+    topic, group, clock = kafka.topic("orders", partitions=3), kafka.name("shop"), SystemClock()
+    async with opened(kafka) as transport:
+        for number in range(3):
+            await send(transport, topic, Message(body=b"%d" % number), partition=number)
+        sent = clock.monotonic()
+        assert await transport.taken_until(topic, group) is None
+        receiver = await transport.receiver(Source(name=topic, group=group))
+        out = await take(receiver, 3)
+        await send(transport, topic, Message(body=b"more"), partition=1)
+        [more] = await take(receiver, 1)
+        receiver.accept(out)
+        await taken_since(transport, topic, group, sent)
+        taken = await transport.taken_until(topic, group)
+        assert taken is not None
+        assert taken < clock.monotonic()
+        assert more.alive
+
+
+async def test_taken_until_follows_a_plain_consumer(kafka: Kafka) -> None:
+    topic, group, clock = kafka.topic("orders"), kafka.name("billing"), SystemClock()
+    async with opened(kafka) as transport:
+        await send(transport, topic, Message(body=b"x"))
+        sent = clock.monotonic()
+        consumer = Consumer(
+            {"bootstrap.servers": kafka.bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
+        )
+        consumer.subscribe([topic])
+        record = await asyncio.to_thread(consumer.poll, PATIENCE)
+        assert record is not None
+        assert await transport.taken_until(topic, group) is None
+        consumer.commit(message=record, asynchronous=False)
+        assert (await transport.taken_until(topic, group) or timedelta(0)) > sent
+        await asyncio.to_thread(consumer.close)
+
+
+async def test_taken_until_does_not_include_an_open_transaction(kafka: Kafka) -> None:
+    topic, group, clock = kafka.topic("orders"), kafka.name("shop"), SystemClock()
+    async with opened(kafka) as transport:
+        await send(transport, topic, Message(body=b"before"))
+        receiver = await transport.receiver(Source(name=topic, group=group))
+        receiver.accept(await take(receiver, 1))
+        await taken_since(transport, topic, group, clock.monotonic())
+        producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": kafka.name("t")})
+        await asyncio.to_thread(producer.init_transactions)
+        producer.begin_transaction()
+        producer.produce(topic, b"within")
+        await asyncio.to_thread(producer.flush, PATIENCE)
+        sent = clock.monotonic()
+        await nothing_comes(receiver)
+        assert (await transport.taken_until(topic, group) or timedelta(0)) < sent
+        await asyncio.to_thread(producer.commit_transaction)
+        receiver.accept(await take(receiver, 1))
+        await taken_since(transport, topic, group, sent)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("named", [True, False])
+async def test_taken_until_does_not_include_a_record_in_a_retry_topic(kafka: Kafka, named: bool) -> None:
+    topic, clock = kafka.topic("orders"), SystemClock()
+    async with opened(kafka, "&retry=topics") as transport:
+        group = kafka.name("shop") if named else kafka.name("g")  # the group of the URL
+        source = Source(name=topic, group=group if named else None)
+        await transport.provision([source])
+        receiver = await transport.receiver(source)
+        await send(transport, topic, Message(body=b"x"))
+        sent = clock.monotonic()
+        [first] = await take(receiver, 1)
+        assert all_done(await receiver.release([Release(first, timedelta(seconds=10))]), 1)
+        while clock.monotonic() < sent + timedelta(seconds=5):
+            assert (await transport.taken_until(topic, group) or timedelta(0)) < sent
+        assert await transport.depth(topic) == 0  # it is only in the retry topic
+        receiver.accept(await take(receiver, 1))
+        await taken_since(transport, topic, group, sent)
+
+
+async def test_groups_that_may_not_be_seen_are_told_so(kafka: Kafka) -> None:
+    if not kafka.restricted_url:
+        pytest.skip("this broker has no user without rights")
+    topic = kafka.topic("orders")
+    await allow_restricted(kafka, (ResourceType.TOPIC, AclOperation.DESCRIBE))
+    async with opened(kafka, "", kafka.restricted_url) as transport:
+        with pytest.raises(BrokerRefusedError, match="by an ACL"):
+            await transport.taken_until(topic, kafka.name("shop"))
+        with pytest.raises(BrokerRefusedError, match="by an ACL"):
+            await transport.unreachable([(topic, kafka.name("shop"))])
+        await allow_restricted(kafka, (ResourceType.GROUP, AclOperation.DESCRIBE))
+        assert await transport.taken_until(topic, kafka.name("shop")) is not None  # it is empty
+        assert len(await transport.unreachable([(topic, kafka.name("shop"))])) == 1
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_group_with_members_is_reachable_before_it_has_committed(kafka: Kafka, protocol: str) -> None:
+    topic, group = kafka.topic("orders"), kafka.name("new")
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group, "group.protocol": protocol})
+    consumer.subscribe([topic])
+    async with asyncio.timeout(PATIENCE):
+        while not consumer.assignment():
+            await asyncio.to_thread(consumer.poll, 0.1)
+    async with opened(kafka) as transport:
+        assert await transport.unreachable([(topic, group)]) == {}
+    await asyncio.to_thread(consumer.close)
+    async with opened(kafka) as transport:
+        found = await transport.unreachable([(topic, group), ("no-such-topic", group)])
+        assert found == {
+            (
+                topic,
+                group,
+            ): f"consumer group '{group}' has no members and no committed offsets for topic '{topic}'",
+            ("no-such-topic", group): "topic 'no-such-topic' does not exist",
+        }
 
 
 # --- transactions ------------------------------------------------------------------------------------------------
@@ -447,20 +661,12 @@ async def test_who_may_not_write_dead_letters_is_told_so_and_loses_nothing(kafka
     topic, graves = kafka.topic("orders"), kafka.topic("graves")
     async with opened(kafka) as transport:
         await send(transport, topic, Message(body=b"x"))
-    allow = [
-        (ResourceType.TOPIC, kafka.prefix, AclOperation.DESCRIBE),
-        (ResourceType.TOPIC, kafka.prefix, AclOperation.READ),
-        (ResourceType.GROUP, kafka.prefix, AclOperation.READ),
-    ]
-    admin = kafka.admin()
-    bindings = [
-        AclBinding(
-            kind, name, ResourcePatternType.PREFIXED, "User:restricted", "*", what, AclPermissionType.ALLOW
-        )
-        for kind, name, what in allow
-    ]
-    for answer in admin.create_acls(bindings).values():
-        await asyncio.wrap_future(answer)
+    await allow_restricted(
+        kafka,
+        (ResourceType.TOPIC, AclOperation.DESCRIBE),
+        (ResourceType.TOPIC, AclOperation.READ),
+        (ResourceType.GROUP, AclOperation.READ),
+    )
     async with opened(kafka, "&publish_timeout=5s", kafka.restricted_url) as transport:
         receiver = await transport.receiver(Source(name=topic, dead_letter_queue=graves))
         [out] = await take(receiver, 1)

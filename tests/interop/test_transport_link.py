@@ -64,6 +64,21 @@ async def test_an_error_of_one_channel_leaves_the_others_alone(broker: RabbitMQ)
     await link.close()
 
 
+async def test_channel_closes_after_a_call_was_cancelled(broker: RabbitMQ) -> None:
+    link = await link_to(broker.amqp_url)
+    async with asyncio.timeout(PATIENCE):
+        for name in ("here", "nowhere"):
+            async with link.channel() as channel:
+                await channel.call(m.QueueDeclare("here"))
+                call = asyncio.create_task(channel.call(m.QueueDeclare(name, passive=True)))
+                await asyncio.sleep(0)  # it is under way
+                call.cancel()
+            assert not channel.alive
+        async with link.channel() as channel:
+            assert await channel.call(m.QueueDeclare("here", passive=True))
+    await link.close()
+
+
 async def test_what_exists_otherwise_is_a_conflict(broker: RabbitMQ) -> None:
     link = await link_to(broker.amqp_url)
     async with link.channel() as channel:

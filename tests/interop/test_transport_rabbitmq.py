@@ -122,7 +122,7 @@ async def test_a_dead_letter_can_be_read_by_pika(transport: RabbitTransport, bro
     assert told["redrive-description"] == "no such customer"
     assert told["redrive-error-type"] == "TimeoutError"
     assert told["redrive-stack"] == "in a.py"
-    assert (told["redrive-source"], told["redrive-exchange"], told["redrive-routing-key"]) == (
+    assert (told["redrive-source"], told["redrive-origin-exchange"], told["redrive-origin-routing-key"]) == (
         "orders",
         "",
         "orders",

@@ -141,7 +141,7 @@ async def life_of_a_letter(store: Store) -> None:
     assert_type(page.cursor, str | None)
     assert_type(await store.count(), int)
     assert_type(await store.tally("state", query), dict[str, int])
-    held = await store.claim("worker-1", limit=5, lease=timedelta(minutes=1))
+    held = await store.claim("worker-1", broker="rabbitmq", limit=5, lease=timedelta(minutes=1))
     assert_type(held, list[LetterHead])
     assert_type(await store.take([letter.id], "worker-1"), list[LetterHead])
     assert_type(await store.extend([one.hold for one in held], sent=True), list[bool])

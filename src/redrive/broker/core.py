@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Final
+from uuid import uuid4
 
 import msgspec
 
@@ -35,6 +36,7 @@ from redrive.broker.users import Users, is_loopback
 from redrive.broker.vhost import VHost
 
 RABBITMQ_VERSION: Final = "4.3.0"  # whose behaviour this is; clients read it to know what a server can do
+NODE_NAME: Final = "redrive@localhost"
 GUEST: Final = Credentials("guest", "guest")  # of a new broker
 DEAD_LETTER_RETRY: Final = 180_000  # milliseconds, RabbitMQ's
 _DEATHS_AT_ONCE: Final = 10_000  # then others get a turn: some circles have no end
@@ -54,7 +56,7 @@ class Broker:
         dead_letter_fallback: str | None = None,
         dead_letter_retry: int = DEAD_LETTER_RETRY,
         log: logging.Logger | None = None,
-        cluster_name: str = "redrive@localhost",
+        cluster_name: str | None = None,
         anonymous: Credentials | None = GUEST,
     ) -> None:
         self.keep: Keep = keep or Keep()
@@ -68,7 +70,8 @@ class Broker:
         )  # milliseconds until a kept dead letter is sent again
         self.log = log or logging.getLogger("redrive.broker")
         self._tells_deaths = self.log.isEnabledFor(logging.DEBUG)
-        self.node_name = self.cluster_name = cluster_name
+        self.node_name = NODE_NAME
+        self.cluster_name = cluster_name or f"redrive@{uuid4()}"  # tells this broker from all others
         self.anonymous = anonymous  # as whom a client without credentials logs in; None: it cannot
         self.global_parameters: dict[str, object] = {}  # stored for tools; the broker does not read them
         self.users = Users()
@@ -110,7 +113,7 @@ class Broker:
                 ),
                 True,
             ),
-            "cluster_name": cluster_name,
+            "cluster_name": self.cluster_name,
             "copyright": "Licensed under the Apache License 2.0",
             "information": "An embedded broker that speaks AMQP 0-9-1 as RabbitMQ does",
             "platform": f"redrive {__version__}",

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _DEEP: Final = 2000  # in a queue longer than this, bodies that are on disk leave memory
 _PRIORITY_FLAG: Final = 0x08  # in the first octet of the properties
 _CLEAN: Final = "clean"  # a document that is there only between an orderly stop and the next start
+_CLUSTER_NAME: Final = "cluster_name"
 # Why an entry is held back, as journals say it by number: it is delayed, or dead for one of the reasons.
 _DELAYED: Final = 0
 _REASONS: Final = (None, Reason.REJECTED, Reason.EXPIRED, Reason.MAXLEN, Reason.DELIVERY_LIMIT)
@@ -60,6 +61,11 @@ class JournalKeep(Keep):
     def recovered(self) -> Recovered:
         """What was there on opening."""
         return self._recovered
+
+    @property
+    def has_cluster_name(self) -> bool:
+        """Whether the name of the cluster was there on opening; version 1 did not store one unless it was set."""
+        return _CLUSTER_NAME in self._recovered.definitions
 
     # --- flushing ------------------------------------------------------------------------------------------
 
@@ -346,7 +352,7 @@ class JournalKeep(Keep):
     ) -> None:
         for _, value in by_kind.get("users", []):
             broker.users.load(msgspec.json.decode(value))
-        for _, value in by_kind.get("cluster_name", []):
+        for _, value in by_kind.get(_CLUSTER_NAME, []):
             broker.rename_cluster(msgspec.json.decode(value))
         for (name,), value in by_kind.get("global_parameter", []):
             broker.set_global_parameter(name, msgspec.json.decode(value))

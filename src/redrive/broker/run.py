@@ -120,6 +120,9 @@ async def start(options: BrokerOptions) -> Server:
         keep.restore(broker, server.clock())
     if not broker.vhosts:
         broker.with_defaults()
+    if keep is not None and not keep.has_cluster_name:
+        broker.rename_cluster(broker.cluster_name)
+        await asyncio.to_thread(keep.flush)  # a name that a client has seen must outlive a crash
     return server
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from redrive.cli.letters import actor, ago, common, counted, plain, with_store
+from redrive.cli.letters import ListByDefault, actor, ago, common, counted, plain, with_store
 from redrive.cli.output import as_json
 from redrive.cli.table import Cell, Coloured, table
 from redrive.clock import Clock, SystemClock
@@ -43,16 +43,7 @@ _LONGEST_NAME: Final = 200
 _TEST: Final = "TEST: somebody tries whether alerts arrive. Nothing has happened, and there is nothing to do."
 
 
-class _ListUnlessSaid(click.Group):
-    """A group that lists if no command is named."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        is_named = args and (not args[0].startswith("-") or args[0] in ctx.help_option_names)
-        # A shell that asks what could come next is told of all commands.
-        return super().parse_args(ctx, args if is_named or ctx.resilient_parsing else ["list", *args])
-
-
-@click.group("alerts", cls=_ListUnlessSaid)
+@click.group("alerts", cls=ListByDefault)
 def command() -> None:
     """See and acknowledge incidents; try how alerts are told. Without a command: list.
 

@@ -1,4 +1,4 @@
-"""`redrive discard`, `note`, `assign`: what people do to letters."""
+"""`redrive discard`, `resolve`, `note`, `assign`: what people do to letters."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,11 +18,11 @@ from redrive.cli.letters import (
     with_store,
 )
 from redrive.cli.output import as_json
-from redrive.errors import on_one_line
+from redrive.errors import RedriveError, SettingsError, on_one_line
 from redrive.letters import LetterHead, State
 from redrive.settings import Settings
 from redrive.stores.base import Store
-from redrive.stores.changes import Annotate, Archive, Assign, Change, Discard, Park, Settlement
+from redrive.stores.changes import Annotate, Archive, Assign, Change, Discard, Park, Resolve, Settlement
 from redrive.stores.many import change_those_that_can
 
 _OVER = (State.RESOLVED, State.ARCHIVED)
@@ -90,6 +90,80 @@ async def _put_held_away(store: Store, held: Sequence[LetterHead], why: str) -> 
     parked = await store.settle([Settlement(head.hold, Park(detail=why or "discarded")) for head in held])
     ours = [head.id for head, is_ours in zip(held, parked, strict=True) if is_ours]
     return await change_those_that_can(store, Discard(why), ours, by=actor())
+
+
+@click.command("resolve")
+@which
+@click.option("--reason", required=True, metavar="TEXT", help="How you know that they were processed.")
+@asking
+@common
+@click.pass_obj
+def resolve(
+    path: Path | None,
+    ids: tuple[str, ...],
+    where: str | None,
+    reason: str,
+    yes: bool,  # noqa: FBT001  click passes flags by name
+    server: str | None,
+    for_programs: bool,  # noqa: FBT001
+) -> None:
+    """Confirm that unconfirmed letters were processed. They become resolved.
+
+    \b
+    Examples:
+      redrive resolve 06gy385tr5 --reason "the order was shipped"
+      redrive resolve --where "unconfirmed:yes source:orders" --reason "checked in the shop" --yes
+
+    A letter is unconfirmed if it was redriven and neither a verdict nor a dead letter came in time; other letters are
+    refused. Exit codes: 0 all resolved; 1 some were refused.
+    """
+    if not reason.strip():
+        raise SettingsError("--reason is empty; say how you know that the letters were processed")
+    detail = f"confirmed by {actor()}: {reason}"
+
+    async def work(store: Store, _settings: Settings) -> tuple[list[str], dict[str, str]]:
+        found = await chosen(store, ids, where)
+        waiting = [head for head in found if head.unconfirmed]
+        refused = {head.id: _why_not_resolved(head) for head in found if not head.unconfirmed}
+        if waiting:
+            ask_first(f"resolve {counted(len(waiting))}?", yes=yes)
+        done: list[str] = []
+        for part in portions(waiting):
+            settled = await store.settle([Settlement(head.hold, Resolve(detail=detail)) for head in part])
+            for head, is_done in zip(part, settled, strict=True):
+                if is_done:
+                    done.append(head.id)
+                else:
+                    refused[head.id] = (
+                        "it changed meanwhile: a verdict or a dead letter came, or it was sent again"
+                    )
+        return done, refused
+
+    done, refused = with_store(path, server, work)
+    if for_programs:
+        told = [{"id": letter_id, "why": why} for letter_id, why in refused.items()]
+        click.echo(as_json({"letters": len(done), "refused": told}))
+    else:
+        click.echo(f"{counted(len(done))} resolved")
+        for letter_id, why in refused.items():
+            click.echo(on_one_line(f"letter {letter_id} cannot be resolved: {why}"), err=True)
+    if refused:
+        raise RedriveError(f"{counted(len(refused))} cannot be resolved")
+
+
+def _why_not_resolved(head: LetterHead) -> str:
+    match head.state:
+        case State.PROCESSING if head.sent_at is not None and head.lease_until is not None:
+            return f"it waits for its verdict until {head.lease_until:%Y-%m-%d %H:%M:%S} UTC"
+        case State.PROCESSING:
+            return f"it is claimed by {head.locked_by} and not sent yet"
+        case State.RESOLVED:
+            return "it is resolved already"
+        case _:
+            state = str(head.state).removeprefix("dlq_")
+            return (
+                f"it is {state}, so no redrive of it waits for a verdict; use redrive discard to put it away"
+            )
 
 
 @click.command("note")

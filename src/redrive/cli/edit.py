@@ -16,11 +16,13 @@ from typing import Any, Final
 import click
 import msgspec
 
+from redrive.cli.broker_choice import FoundBroker, find_broker
 from redrive.cli.letters import (
     BATCH,
     actor,
     ask_first,
     asking,
+    check_can_ask,
     chosen,
     common,
     counted,
@@ -31,7 +33,7 @@ from redrive.cli.letters import (
 )
 from redrive.cli.output import as_json
 from redrive.cli.progress import progress
-from redrive.cli.replay import as_data, check, send, sending_options, summary
+from redrive.cli.replay import as_data, check, check_load, send, sending_options, summary
 from redrive.clock import SystemClock
 from redrive.errors import FormatError, RedriveError, SettingsError, on_one_line
 from redrive.letters import DeadLetter, LetterHead, Message, State
@@ -39,7 +41,7 @@ from redrive.replay import edit as editing
 from redrive.replay.difference import changes, diff
 from redrive.replay.options import ReplayOptions
 from redrive.replay.plain import body_of, read_json, write_json
-from redrive.replay.plan import by_ids, plan
+from redrive.replay.plan import by_ids, of_broker, plan
 from redrive.settings import Settings
 from redrive.stores.base import Store
 from redrive.stores.changes import Annotate, Archive, Discard, Park, Settlement
@@ -103,18 +105,18 @@ def command(
             _tell(outcome, None, given, for_programs=for_programs)
             _check(outcome, None)
             return
-        ask_first(
-            f"edit {counted(len(outcome.made))}{' and send' if given['replay_now'] else ''}?",
-            yes=given["yes"],
-        )
+        check_can_ask(yes=given["yes"])
+        broker = await _broker(store, settings, found, outcome, given) if given["replay_now"] else None
+        to_broker = f" and send to broker '{broker.name}'" if broker is not None else ""
+        ask_first(f"edit {counted(len(outcome.made))}{to_broker}?", yes=given["yes"])
         await _carry_out(store, outcome, the_edit, quiet=for_programs)
         operation, problem = None, None
-        if given["replay_now"] and outcome.made:
+        if broker is not None and outcome.made:
             try:
-                operation = await _send(store, settings, outcome, given, quiet=for_programs)
+                operation = await _send(store, settings, outcome, broker, quiet=for_programs)
             except RedriveError as error:
                 problem = error  # the edits stand, and are told all the same
-        _tell(outcome, operation, given, for_programs=for_programs)
+        _tell(outcome, operation, given, broker, for_programs=for_programs)
         if problem is not None:
             raise problem
         _check(outcome, operation)
@@ -311,14 +313,35 @@ async def _put_away(store: Store, letter: DeadLetter, copy: str) -> None:
         await change_those_that_can(store, Discard(why), [letter.id], by=actor())
 
 
+async def _broker(
+    store: Store,
+    settings: Settings,
+    found: Sequence[LetterHead],
+    outcome: _Outcome,
+    given: Mapping[str, Any],
+) -> FoundBroker:
+    """The broker that the edited letters are sent to; an error, before any edit, if nothing could be sent."""
+    made = {one.id for one in outcome.made}
+    letters = [head for head in found if head.id in made]
+    if not given["force"]:
+        await check_load(settings)
+    return await find_broker(
+        store, settings, given["broker"], letters, consequence="nothing was edited or sent"
+    )
+
+
 async def _send(
-    store: Store, settings: Settings, outcome: _Outcome, given: Mapping[str, Any], *, quiet: bool
+    store: Store, settings: Settings, outcome: _Outcome, broker: FoundBroker, *, quiet: bool
 ) -> Operation | None:
-    frozen = await plan(store, by_ids([one.copy for one in outcome.made]), words="edited letters")
+    copies = of_broker(by_ids([one.copy for one in outcome.made]), broker.name)
+    frozen = await plan(store, copies, words="edited letters")
+    if broker.others and not quiet:
+        click.echo(on_one_line(broker.describe_others()), err=True)
     if not frozen.letters:
         return None
-    options = ReplayOptions(quiet_time=settings.recover.quiet_time)  # who wants frills calls `redrive replay`
-    return await send(store, settings, frozen, options, given["broker"], force=given["force"], quiet=quiet)
+    # Other options are those of `redrive replay`. An edited copy is sent whatever the limit of redrives.
+    options = ReplayOptions(verdict_timeout=settings.recover.verdict_timeout, over_limit=True)
+    return await send(store, settings, frozen, options, broker, quiet=quiet)
 
 
 # --- what is told ----------------------------------------------------------------------------------------
@@ -340,7 +363,12 @@ def _show(outcome: _Outcome, *, everything: bool) -> None:
 
 
 def _tell(
-    outcome: _Outcome, operation: Operation | None, given: Mapping[str, Any], *, for_programs: bool
+    outcome: _Outcome,
+    operation: Operation | None,
+    given: Mapping[str, Any],
+    broker: FoundBroker | None = None,
+    *,
+    for_programs: bool,
 ) -> None:
     if for_programs:
         click.echo(
@@ -354,6 +382,7 @@ def _tell(
                     "refused": [{"id": letter_id, "why": why} for letter_id, why in outcome.refused],
                     "left_alone": outcome.left_alone,
                     "operation": None if operation is None else plain(as_data(operation)),
+                    "other_brokers": {} if broker is None else dict(broker.others),
                 }
             )
         )

@@ -23,6 +23,7 @@ from redrive.errors import LetterNotFoundError, QueryError, RedriveError, Settin
 from redrive.letters import LetterHead, State
 from redrive.rules import format_duration
 from redrive.settings import Settings, StoreSettings, load
+from redrive.settings.reading import broker_name
 from redrive.stores import open_store
 from redrive.stores.base import Store
 from redrive.stores.many import pages
@@ -43,6 +44,17 @@ COLOURS: Final = {
     State.FAILED: "red",
     State.ARCHIVED: "bright_black",
 }
+OPEN_STATES: Final = (State.PENDING, State.PROCESSING, State.MANUAL)
+
+
+class ListByDefault(click.Group):
+    """A group that lists if no command is named."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put `list` in front of options that follow the group."""
+        is_named = args and (not args[0].startswith("-") or args[0] in ctx.help_option_names)
+        # A shell that asks what could come next is told of all commands.
+        return super().parse_args(ctx, args if is_named or ctx.resilient_parsing else ["list", *args])
 
 
 def common(command: F) -> F:
@@ -150,6 +162,14 @@ def portions(ids: Sequence[T], size: int = BATCH) -> Iterator[Sequence[T]]:
         yield ids[start : start + size]
 
 
+def check_broker_name(name: str) -> None:
+    """A `SettingsError` if no broker can have this name."""
+    try:
+        broker_name(name)
+    except SettingsError as error:
+        raise SettingsError(f"'{name}' is not a broker's name: it {error}") from None
+
+
 # --- people ----------------------------------------------------------------------------------------------
 
 
@@ -161,12 +181,17 @@ def actor() -> str:
         return "cli"
 
 
+def check_can_ask(*, yes: bool) -> None:
+    """A `SettingsError` if the question of `ask_first` could not be answered."""
+    if not yes and (sys.stdin is None or not sys.stdin.isatty()):
+        raise SettingsError("this asks first; add --yes where nobody can answer")
+
+
 def ask_first(question: str, *, yes: bool) -> None:
     """Go on only if somebody says so."""
     if yes:
         return
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise SettingsError("this asks first; add --yes where nobody can answer")
+    check_can_ask(yes=yes)
     # The event loop would note Ctrl-C and go on waiting for the answer.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -220,17 +245,24 @@ def plain(value: Any) -> Any:
     return msgspec.to_builtins(value)
 
 
-def coloured(state: State) -> Coloured:
-    """A state as a cell."""
-    return Coloured(str(state).removeprefix("dlq_"), COLOURS[state])
+def state_text(head: LetterHead) -> str:
+    """The state without its prefix, and what makes it uncertain."""
+    state = str(head.state).removeprefix("dlq_")
+    return f"{state} (unconfirmed)" if head.unconfirmed else f"{state} (presumed)" if head.presumed else state
+
+
+def source_text(head: LetterHead) -> str:
+    """The source, and the consumer group where there is one."""
+    return f"{head.source} (group {head.consumer_group})" if head.consumer_group else head.source
 
 
 def head_row(head: LetterHead) -> list[Cell]:
     """A letter in a table."""
     return [
         head.id[:_ID_SHOWN],
-        coloured(head.state),
-        head.source,
+        Coloured(state_text(head), COLOURS[head.state]),
+        head.broker,
+        source_text(head),
         head.error_type,
         str(head.dlq_retry_count),
         ago(head.last_failed_at),
@@ -238,4 +270,4 @@ def head_row(head: LetterHead) -> list[Cell]:
     ]
 
 
-HEAD_TITLES: Final = ("id", "state", "source", "error", "redrives", "failed", "text")
+HEAD_TITLES: Final = ("id", "state", "broker", "source", "error", "redrives", "failed", "text")

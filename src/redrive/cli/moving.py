@@ -14,7 +14,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from redrive.cli.letters import actor, common, counted, query_of, with_store
+from redrive.cli.letters import actor, check_broker_name, common, counted, query_of, with_store
 from redrive.cli.output import as_json
 from redrive.cli.progress import Show, progress
 from redrive.clock import SystemClock
@@ -168,11 +168,15 @@ def _lines_of(letters: Sequence[DeadLetter], refused: list[str]) -> list[bytes]:
 
 @click.command("import")
 @click.argument("paths", metavar="FILE|DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--broker", metavar="NAME", help="The broker that the letters belong to; default: as in the file."
+)
 @common
 @click.pass_obj
 def import_(
     path: Path | None,
     paths: tuple[Path, ...],
+    broker: str | None,
     server: str | None,
     for_programs: bool,  # noqa: FBT001  click passes flags by name
 ) -> None:
@@ -182,10 +186,13 @@ def import_(
     Examples:
       redrive import orders.jsonl.zst
       redrive import /var/lib/redrive/cold
+      redrive import backup/ --broker shop
       REDRIVE_STORE_URL=sqlite:copy.db redrive import backup/
 
     Letters that are there already stay as they are. What was not pending when it was written waits for a person.
     """
+    if broker is not None:
+        check_broker_name(broker)
     files = _files(paths)
 
     async def work(store: Store, _settings: Settings) -> tuple[list[dict[str, Any]], RedriveError | None]:
@@ -195,7 +202,7 @@ def import_(
             for file in files:
                 heard = _heard(show, before, file.name)
                 try:
-                    counts = await restore(store, file, by=actor(), progress=heard)
+                    counts = await restore(store, file, by=actor(), broker=broker, progress=heard)
                 except RedriveError as error:
                     return told, error
                 before += counts.read
@@ -237,4 +244,9 @@ def _tell(told: Sequence[dict[str, Any]], *, for_programs: bool, whole: bool) ->
         click.echo(
             f"{counted(total['read'])} read: {total['added']} added, {total['present']} there already, "
             f"{total['parked']} wait for a person"
+        )
+    if total["unnamed"]:
+        click.echo(
+            f"{counted(total['unnamed'])} without a broker's name: they are not sent until you run redrive set-broker "
+            "NAME --where 'broker:unnamed:*'"
         )

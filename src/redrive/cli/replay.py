@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, Final
 
 import click
 
+from redrive.cli.broker_choice import FoundBroker, connect, find_broker
 from redrive.cli.letters import (
     HEAD_TITLES,
     F,
@@ -16,6 +18,7 @@ from redrive.cli.letters import (
     ago,
     ask_first,
     asking,
+    check_can_ask,
     common,
     counted,
     full_ids,
@@ -30,22 +33,23 @@ from redrive.cli.letters import (
 from redrive.cli.output import as_json
 from redrive.cli.progress import Show, progress
 from redrive.cli.table import table
-from redrive.clock import Clock, SystemClock
+from redrive.clock import SystemClock
 from redrive.errors import LifecycleError, RedriveError, SettingsError, on_one_line
-from redrive.letters import State
+from redrive.letters import LetterHead, State
 from redrive.recover.health import HostHealth
 from redrive.replay.options import FAILED, KIND, ReplayOptions
-from redrive.replay.plan import Plan, begin, by_ids, plan
+from redrive.replay.plan import Plan, begin, by_ids, of_broker, plan
 from redrive.replay.run import Progress, Replay, check_health
 from redrive.rules import parse_duration
 from redrive.settings import Settings
 from redrive.stores.base import Store
 from redrive.stores.operations import LARGEST_LIST, Item, Operation, OperationState
-from redrive.transports import Transport, open_transport
+from redrive.transports import Transport
 from redrive.transports.redriving import SendOptions
 
 _MEASURED: Final = timedelta(milliseconds=300)  # over which the load of this machine is looked at
 _ITEMS: Final = 10_000
+_RENAMED: Final = {"--to-exchange": "--broadcast"}
 
 
 def sending_options(*, only: str = "") -> Callable[[F], F]:
@@ -55,16 +59,27 @@ def sending_options(*, only: str = "") -> Callable[[F], F]:
         return f"{only}: {line[0].lower()}{line[1:]}" if only else line
 
     def decorate(command: F) -> F:
-        broker = helped("The broker's URL, instead of the settings' own.")
-        command = click.option("--broker", metavar="URL", help=broker)(command)
-        return click.option("--force", is_flag=True, help=helped("Send even if the system is not well."))(
-            command
-        )
+        broker = helped("Name or URL of the broker to send to; default: the broker of the settings.")
+        command = click.option("--broker", metavar="NAME|URL", help=broker)(command)
+        force = helped("Send even if CPU or memory of this machine is above its limit.")
+        return click.option("--force", is_flag=True, help=force)(command)
 
     return decorate
 
 
-@click.command("replay")
+class _Replay(click.Command):
+    """Names the new option where an old one is used."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if (new := _RENAMED.get(error.option_name)) is None:
+                raise
+            raise click.UsageError(f"no option '{error.option_name}'; did you mean '{new}'?", ctx) from None
+
+
+@click.command("replay", cls=_Replay)
 @which
 @click.option("--dry-run", is_flag=True, help="Only list what would be sent.")
 @click.option("--resume", metavar="OPERATION", help="Go on with a replay that was stopped or killed.")
@@ -93,7 +108,9 @@ def sending_options(*, only: str = "") -> Callable[[F], F]:
 )
 @click.option("--to", "target", metavar="QUEUE", help="Another queue than the one they died in.")
 @click.option(
-    "--to-exchange", is_flag=True, help="Through the exchange they came by: everybody bound to it gets them."
+    "--broadcast",
+    is_flag=True,
+    help="Send to all consumers of the original message: through its exchange, or to all Kafka groups.",
 )
 @click.option("--to-partition", is_flag=True, help="Kafka: to the very partition that each came from.")
 @click.option(
@@ -141,19 +158,39 @@ def command(
         if not frozen.letters:
             _tell_nothing(frozen, for_programs=for_programs)
             return
-        ask_first(f"send {counted(len(frozen.letters))} back?", yes=given["yes"])
-        done = await send(
-            store, settings, frozen, options, given["broker"], force=given["force"], quiet=for_programs
+        check_can_ask(yes=given["yes"])
+        if not given["force"]:
+            await check_load(settings)
+        broker = await find_broker(
+            store, settings, given["broker"], frozen.letters, is_sample=given["limit"] is not None
         )
-        report(done, for_programs=for_programs)
+        if broker.others:
+            frozen = await _plan(store, ids, where, given, broker=broker.name)
+            if not frozen.letters:
+                raise broker.refusal()
+            if not for_programs:
+                click.echo(on_one_line(broker.describe_others()), err=True)
+        ask_first(f"send {counted(len(frozen.letters))} back to broker '{broker.name}'?", yes=given["yes"])
+        done = await send(store, settings, frozen, options, broker, quiet=for_programs)
+        report(done, for_programs=for_programs, other_brokers=broker.others)
 
     with_store(path, server, work)
 
 
-async def _plan(store: Store, ids: tuple[str, ...], where: str | None, given: dict[str, Any]) -> Plan:
+async def _plan(
+    store: Store,
+    ids: tuple[str, ...],
+    where: str | None,
+    given: dict[str, Any],
+    *,
+    broker: str | None = None,
+) -> Plan:
+    """The letters to send; `broker`: only those of this broker."""
     if bool(ids) == bool(where):
         raise SettingsError("name letters by their ids, or give --where FILTER; one of the two")
     query = by_ids(await full_ids(store, ids)) if ids else query_of([where or ""])
+    if broker is not None:
+        query = of_broker(query, broker)
     return await plan(
         store, query, words=where or " ".join(ids), limit=given["limit"], copies=given["copies"]
     )
@@ -164,18 +201,25 @@ async def _resume(store: Store, settings: Settings, given: dict[str, Any], *, fo
     if operation.kind != KIND:
         raise SettingsError(f"operation {operation.id} is a {operation.kind}, not a replay")
     if given["dry_run"]:
-        items = await _items(store, operation.id, LARGEST_LIST)
-        waiting = [item.letter_id for item in items if item.outcome is None]
-        heads = await heads_of(store, waiting)
-        frozen = Plan(query=operation.query, letters=tuple(heads[each] for each in waiting if each in heads))
+        frozen = Plan(query=operation.query, letters=await _not_sent(store, operation.id))
         _preview(frozen, for_programs=for_programs)
         return
     if not operation.is_over:
         if not given["force"]:
-            await _check_health(settings, SystemClock())
-        async with open_transport(_broker(settings, given["broker"]), SystemClock()) as transport:
-            operation = await _run(store, settings, transport, operation, quiet=for_programs)
+            await check_load(settings)
+        letters = await _not_sent(store, operation.id)
+        broker = await find_broker(store, settings, given["broker"], letters)
+        async with connect(broker) as transport:
+            operation = await _run(store, settings, transport, operation, broker.name, quiet=for_programs)
     report(operation, for_programs=for_programs)
+
+
+async def _not_sent(store: Store, operation_id: str) -> tuple[LetterHead, ...]:
+    """The letters of an operation that have no outcome yet, in the order of its list."""
+    items = await _items(store, operation_id, LARGEST_LIST)
+    waiting = [item.letter_id for item in items if item.outcome is None]
+    heads = await heads_of(store, waiting)
+    return tuple(heads[each] for each in waiting if each in heads)
 
 
 async def _items(store: Store, operation_id: str, limit: int) -> list[Item]:
@@ -201,10 +245,10 @@ def _options_of(given: Mapping[str, Any], settings: Settings) -> ReplayOptions:
         ramp = tuple(int(size) for size in (given["ramp"] or "").split(",") if size.strip())
     except ValueError:
         raise SettingsError(f"--ramp wants sizes such as 1,2,5,20, not '{given['ramp']}'") from None
-    if given["to_exchange"] and (given["target"] or redirects):
-        raise SettingsError("--to-exchange goes without --to and --redirect")
-    if given["to_partition"] and (given["target"] or redirects or given["to_exchange"]):
-        raise SettingsError("--to-partition goes without --to, --to-exchange and --redirect")
+    if given["broadcast"] and (given["target"] or redirects):
+        raise SettingsError("--broadcast cannot be combined with --to or --redirect")
+    if given["to_partition"] and (given["target"] or redirects or given["broadcast"]):
+        raise SettingsError("--to-partition cannot be combined with --to, --broadcast or --redirect")
     return ReplayOptions(
         batch=given["batch"],
         rate=given["rate"],
@@ -214,10 +258,10 @@ def _options_of(given: Mapping[str, Any], settings: Settings) -> ReplayOptions:
         stop_at=given["stop_at"] / 100,
         skip_done=given["skip_done"],
         # Queues are looked at in any case; only an exchange may lead elsewhere than to the queue of old.
-        health_check=not (given["force"] and given["to_exchange"]),
-        quiet_time=settings.recover.quiet_time,
+        health_check=not (given["force"] and given["broadcast"]),
+        verdict_timeout=settings.recover.verdict_timeout,
         sending=SendOptions(
-            to="exchange" if given["to_exchange"] else "partition" if given["to_partition"] else "source",
+            to="exchange" if given["broadcast"] else "partition" if given["to_partition"] else "source",
             target=given["target"],
             redirects=redirects,
             message_id="new" if given["new_id"] else "keep",
@@ -231,7 +275,14 @@ def _preview(frozen: Plan, *, for_programs: bool) -> None:
         return
     if frozen.letters:
         click.echo(table(HEAD_TITLES, [head_row(head) for head in frozen.letters]))
-    click.echo(f"{counted(len(frozen.letters))} would be sent")
+    brokers = Counter(head.broker for head in frozen.letters)
+    if len(brokers) > 1:
+        counts = ", ".join(f"{count} of broker '{name}'" for name, count in brokers.most_common())
+        click.echo(on_one_line(f"{counted(len(frozen.letters))} match: {counts}"))
+        click.echo("a replay sends the letters of one broker; choose it with --broker")
+    else:
+        to_broker = "".join(f" back to broker '{name}'" for name in brokers)
+        click.echo(on_one_line(f"{counted(len(frozen.letters))} would be sent{to_broker}"))
     _tell_left_out(frozen)
 
 
@@ -239,7 +290,14 @@ def _tell_nothing(frozen: Plan, *, for_programs: bool) -> None:
     if for_programs:  # the same shape as the report of an operation, which there is none of
         click.echo(
             as_json(
-                {"id": None, "state": "done", "total": 0, "outcomes": {}, "left_out": len(frozen.left_out)}
+                {
+                    "id": None,
+                    "state": "done",
+                    "total": 0,
+                    "outcomes": {},
+                    "left_out": len(frozen.left_out),
+                    "other_brokers": {},
+                }
             )
         )
         return
@@ -251,9 +309,11 @@ def _tell_left_out(frozen: Plan) -> None:
     held = sum(head.state is State.PROCESSING for head in frozen.left_out)
     over = len(frozen.left_out) - held
     if held:
-        click.echo(f"{counted(held)} left out: held by somebody, or sent and waiting for a verdict")
+        click.echo(f"{counted(held)} left out: claimed by a worker, or sent and waiting for a verdict")
     if over:
-        click.echo(f"{counted(over)} left out: over; --copies sends copies of them")
+        click.echo(
+            f"{counted(over)} left out: closed (resolved, failed or archived); --copies sends copies of them"
+        )
 
 
 # --- running ---------------------------------------------------------------------------------------------
@@ -264,33 +324,32 @@ async def send(
     settings: Settings,
     frozen: Plan,
     options: ReplayOptions,
-    broker: str | None,
+    broker: FoundBroker,
     *,
-    force: bool,
     quiet: bool,
 ) -> Operation:
     """Make the plan an operation and run it. Where the broker cannot be reached, nothing has begun."""
+    async with connect(broker) as transport:
+        operation = await begin(store, frozen, options, by=actor(), clock=SystemClock())
+        return await _run(store, settings, transport, operation, broker.name, quiet=quiet)
+
+
+async def check_load(settings: Settings) -> None:
+    """Raise a `RedriveError` if CPU or memory of this machine is above its limit."""
     clock = SystemClock()
-    if not force:
-        await _check_health(settings, clock)
-    async with open_transport(_broker(settings, broker), clock) as transport:
-        operation = await begin(store, frozen, options, by=actor(), clock=clock)
-        return await _run(store, settings, transport, operation, quiet=quiet)
-
-
-def _broker(settings: Settings, given: str | None) -> str:
-    return given or settings.broker.url or "amqp://127.0.0.1:5672"
-
-
-async def _check_health(settings: Settings, clock: Clock) -> None:
-    """Nothing is sent from a machine that is not well (seed 004)."""
     measure = HostHealth(clock)
     await clock.sleep(_MEASURED)
     check_health(measure(), settings.strategy_options())
 
 
 async def _run(
-    store: Store, settings: Settings, transport: Transport, operation: Operation, *, quiet: bool
+    store: Store,
+    settings: Settings,
+    transport: Transport,
+    operation: Operation,
+    broker: str,
+    *,
+    quiet: bool,
 ) -> Operation:
     clock, stop = SystemClock(), asyncio.Event()
     runner = f"{actor()}/{os.getpid()}"
@@ -302,6 +361,7 @@ async def _run(
             operation,
             runner=runner,
             clock=clock,
+            broker=broker,
             strategy=settings.strategy_options(),
             progress=lambda now: _show(now, show),
         )
@@ -321,10 +381,13 @@ def _show(now: Progress, show: Show) -> None:
     show(now.sent + now.skipped + now.failed, now.phase, fate)
 
 
-def report(done: Operation, *, for_programs: bool) -> None:
-    """What became of it; a `RedriveError` if not everything went."""
+def report(done: Operation, *, for_programs: bool, other_brokers: Mapping[str, int] | None = None) -> None:
+    """Print the result; a `RedriveError` if not everything was sent.
+
+    `other_brokers` counts the letters that were not sent because they belong to another broker.
+    """
     if for_programs:
-        click.echo(as_json(plain(as_data(done))))
+        click.echo(as_json(plain({**as_data(done), "other_brokers": dict(other_brokers or {})})))
     elif _all_went(done):
         click.echo(summary(done))
     check(done)

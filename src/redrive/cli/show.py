@@ -12,10 +12,11 @@ from redrive.cli.letters import COLOURS, ago, common, counted, full_ids, plain, 
 from redrive.cli.output import as_json
 from redrive.cli.table import table
 from redrive.errors import on_one_line
-from redrive.letters import DeadLetter, Typed
+from redrive.letters import DeadLetter, State, Typed
 from redrive.letters.headers import Headers, HeaderValue
 from redrive.settings import Settings
 from redrive.stores.base import JournalLine, Store
+from redrive.transports.redriving import attempts_of
 
 _MOST_SHOWN: Final = 4096  # bytes of a body
 _PAGE: Final = 1000
@@ -73,6 +74,7 @@ def as_data(letter: DeadLetter, journal: list[JournalLine], *, body: bool) -> di
     fields = msgspec.structs.asdict(letter)
     message = fields.pop("message")
     answer = {name: plain(value) for name, value in fields.items()}
+    answer["came_back"] = came_back(letter)
     answer["journal"] = plain(journal)
     if body:
         answer["message"] = {
@@ -87,6 +89,11 @@ def as_data(letter: DeadLetter, journal: list[JournalLine], *, body: bool) -> di
             "sent_at": plain(message.sent_at),
         }
     return answer
+
+
+def came_back(letter: DeadLetter) -> int:
+    """How often the message was redriven without success, over all letters that were made of it."""
+    return attempts_of(letter) - (letter.state is State.RESOLVED)
 
 
 def header_data(value: HeaderValue) -> Any:
@@ -113,8 +120,13 @@ def _lines(letter: DeadLetter, journal: list[JournalLine], *, body: bool, stack:
     )
     rows = [
         ("letter", letter.id),
-        ("state", state + (" (presumed)" if letter.presumed else "")),
-        ("source", f"{letter.source} on {letter.transport}{way}"),
+        ("state", state + _doubt(letter)),
+        (
+            "broker",
+            f"{letter.broker} ({origin.transport}{f' at {origin.endpoint}' if origin.endpoint else ''})",
+        ),
+        ("source", f"{letter.source}{way}"),
+        *([("consumer group", letter.consumer_group)] if letter.consumer_group else []),
         ("reason", letter.reason),
         ("error", f"{letter.error_type}: {letter.failure.text}"),
         ("kind", f"{letter.kind} (rule {letter.failure.rule})"),
@@ -126,12 +138,13 @@ def _lines(letter: DeadLetter, journal: list[JournalLine], *, body: bool, stack:
             "attempts",
             f"{letter.retry_count} by its consumer, {counted(letter.dlq_retry_count, 'redrive')} since",
         ),
+        *([("came back", _came_back(letter, times))] if (times := came_back(letter)) else []),
         ("strategy", letter.strategy or "not chosen yet"),
     ]
     if str(letter.state) == "dlq_pending":
         rows.append(("due", f"{letter.next_retry_at:%Y-%m-%d %H:%M:%S} UTC, {ago(letter.next_retry_at)}"))
     if letter.locked_by:
-        rows.append(("held by", letter.locked_by + (", waits for its verdict" if letter.sent_at else "")))
+        rows.append(("claimed by", letter.locked_by + (", waits for its verdict" if letter.sent_at else "")))
     if letter.system_state is not None:
         load = letter.system_state
         rows.append(("machine", f"CPU {load.cpu_usage:.0%}, memory {load.memory_usage:.0%} when it failed"))
@@ -140,8 +153,8 @@ def _lines(letter: DeadLetter, journal: list[JournalLine], *, body: bool, stack:
     if letter.assignee:
         rows.append(("assigned to", letter.assignee))
     if letter.derived_from:
-        rows.append(("copy of", letter.derived_from))
-    lines = [f"{name:<12} {value if name == 'state' else on_one_line(value)}" for name, value in rows]
+        rows.append(("derived from", letter.derived_from))
+    lines = [f"{name:<14} {value if name == 'state' else on_one_line(value)}" for name, value in rows]
     lines += _journey(letter, journal)
     if stack and letter.failure.stack:
         lines += ["", click.style("stack", bold=True)]
@@ -149,6 +162,20 @@ def _lines(letter: DeadLetter, journal: list[JournalLine], *, body: bool, stack:
     if body:
         lines += _message(letter)
     return lines
+
+
+def _doubt(letter: DeadLetter) -> str:
+    if letter.unconfirmed:
+        return " (unconfirmed: redriven, and neither a verdict nor a dead letter came in time)"
+    return " (presumed: the message was taken, and no verdict came)" if letter.presumed else ""
+
+
+def _came_back(letter: DeadLetter, times: int) -> str:
+    """How often it came back, and as which letter before."""
+    total = counted(times, "time")
+    if letter.derived_from is None:
+        return total
+    return f"{total} over all cycles, also as {letter.derived_from}, from which this letter is derived"
 
 
 def _journey(letter: DeadLetter, journal: list[JournalLine]) -> list[str]:

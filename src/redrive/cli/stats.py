@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from redrive.cli.brokers import count_unnamed, unserved
 from redrive.cli.letters import COLOURS, common, counted, on_interrupt, query_of, with_store
 from redrive.cli.output import as_json
 from redrive.cli.table import cut
@@ -16,9 +17,10 @@ from redrive.errors import on_one_line
 from redrive.letters import State
 from redrive.settings import Settings
 from redrive.stores.base import Store
+from redrive.stores.brokers import known_brokers
 from redrive.stores.query import Condition, Op, Query
 
-_BY: Final = ("state", "source", "error", "kind", "reason")
+_BY: Final = ("state", "broker", "source", "error", "kind", "reason")
 _MOST_SHOWN: Final = 12  # rows for people; programs get all
 
 
@@ -32,7 +34,7 @@ def command(
     server: str | None,
     for_programs: bool,  # noqa: FBT001  click passes flags by name
 ) -> None:
-    """Count dead letters by state, source, error, kind and reason.
+    """Count dead letters by state, broker, source, error, kind and reason.
 
     \b
     Examples:
@@ -87,10 +89,12 @@ async def figures(store: Store, query: Query) -> dict[str, Any]:
     counts["total"] = sum(counts["state"].values())
     now = SystemClock().now()
     for name, span in (("last_hour", timedelta(hours=1)), ("last_day", timedelta(days=1))):
-        recent = Query(
-            (*query.conditions, Condition("created", Op.AT_LEAST, (now - span,))), query.text, query.sort
-        )
+        recent = query.narrowed(Condition("created", Op.AT_LEAST, (now - span,)))
         counts[name] = await store.count(recent)
+    counts["unconfirmed"] = await store.count(query.narrowed(Condition("unconfirmed", Op.IS, (1,))))
+    counts["unnamed"] = count_unnamed(counts["broker"])
+    pending = query.narrowed(Condition("state", Op.IS, (State.PENDING,)))
+    counts["unserved"] = unserved(await store.tally("broker", pending), await known_brokers(store))
     resolved, over = counts["state"].get(State.RESOLVED, 0), counts["state"].get(State.FAILED, 0)
     counts["resolution_rate"] = round(resolved / (resolved + over), 4) if resolved + over else None
     return counts
@@ -103,6 +107,19 @@ def as_text(found: Mapping[str, Any], before: Mapping[str, Any] | None = None) -
     ]
     if found["resolution_rate"] is not None:
         lines.append(f"{found['resolution_rate']:.1%} of those that are over were resolved")
+    if found["unconfirmed"]:
+        lines.append(
+            f"{counted(found['unconfirmed'])} unconfirmed: redriven, and neither a verdict nor a dead letter came "
+            "in time; see them with: redrive list unconfirmed:yes"
+        )
+    if found["unnamed"]:
+        lines.append(
+            f"{counted(found['unnamed'])} whose broker is not recorded; assign them with: redrive set-broker"
+        )
+    if found["unserved"]:
+        brokers = ", ".join(f"{name} {count}" for name, count in sorted(found["unserved"].items()))
+        total = counted(sum(found["unserved"].values()), "pending letter")
+        lines.append(on_one_line(f"{total} of brokers that no server serves: {brokers}"))
     for by in _BY:
         counts = found[by]
         if not counts:

@@ -16,7 +16,7 @@ import click
 from redrive.errors import on_one_line
 
 _GAP: Final = 2
-_LEAST: Final = 8  # columns of a cell that was cut
+_LEAST: Final = 7  # columns of a cell that was cut; eight columns of letters fit into 80
 
 
 class Coloured(NamedTuple):

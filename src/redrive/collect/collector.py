@@ -1,41 +1,48 @@
-"""How does what lies in a dead-letter queue come into the store, once and for good?
+"""Drain one dead-letter queue into the store.
 
-A batch is read, kept, and then accepted. A letter that is there already, because a crash came between the two, is
-recognised by its id. A message that is a redrive of ours (`redrive-id`) returns to its own letter: that attempt has
-failed, and the letter is pending again, or has failed for good at the limit (E5, H3).
+A batch is read, stored, and then accepted. A dead letter that is stored already, because a crash came between the
+two, is recognised by its id. A message whose headers claim that it is the redrive of a letter is matched first:
+broker, place of death and content must agree with what was sent. If they do, that redrive has failed, and the letter
+is pending again or has failed for good at the limit. If they do not, the headers were copied by an exchange or a
+handler: the message becomes a letter of its own without them, linked to the other one.
 
-The rules: durable first, then accepted; one message, one letter; two messages that look alike are two letters.
+Durable first, then accepted. One death is one letter; deaths of distinct messages are never merged, however equal the
+messages are. Where a broker cannot tell a second death of one message from the death of an equal one, both are kept
+and the second is tagged.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from redrive.clock import Clock
 from redrive.collect.drain import Drain, Read, Trouble
 from redrive.collect.reading import Reader
-from redrive.errors import LetterNotFoundError
 from redrive.formats import told as formats
 from redrive.formats.conventions import BUILT_IN, Table
 from redrive.letters import DeadLetter, Failure, LetterHead, State, letter_id
 from redrive.letters.letter import EPOCH
-from redrive.letters.redrive import ID, Redrive, redrive_of
+from redrive.letters.redrive import CORRELATION_ID, ID, Redrive, content_digest, redrive_of, unmarked
 from redrive.rules import Exhausted, StrategyOptions, choose
 from redrive.stores.base import Store
 from redrive.stores.changes import Annotate, Exhaust, Outcome, Retry, Settlement
+from redrive.stores.many import load_those_there
 from redrive.stores.query import Condition, Op, Query
 from redrive.transports.base import Delivery, Source, Transport
 from redrive.transports.redriving import attempts_of
 
 ACTOR: Final = "collector"
 POSSIBLE_DUPLICATE: Final = "possible-duplicate"  # a tag: this letter may be of the same death as another one
+_VALUE_GONE: Final = (
+    "redrive-value-gone"  # Kafka: the value was too large to be copied, and its record is gone
+)
 _OPEN: Final = (State.PENDING, State.PROCESSING, State.MANUAL)
-_OF_TIME: Final = 9  # letters of an id that tell nothing but its time
-_AT_ONCE: Final = 500  # messages asked for in one question
+_ID_TIME_CHARS: Final = 9  # characters of an id that encode nothing but its time
+_BATCH_SIZE: Final = 500  # messages asked for in one query
 
 
 class Counts(msgspec.Struct):
@@ -46,6 +53,16 @@ class Counts(msgspec.Struct):
     returned: int = 0  # redrives that died again
     late: int = 0  # of these, whose claim was over
     exhausted: int = 0  # of these, that had died often enough
+    separated: int = 0  # carried the headers of a redrive that they were not
+
+
+class Parsed(NamedTuple):
+    """A dead letter as it was read."""
+
+    letter: DeadLetter
+    is_exact: bool = False  # its key names this one death: an equal id is the same death
+    is_native: bool = False  # moved by the broker itself, which does not move one message twice
+    deliveries: int | None = None  # how often the message had been delivered when it died
 
 
 class Collector:
@@ -61,12 +78,16 @@ class Collector:
         options: StrategyOptions,
         clock: Clock,
         trouble: Trouble,
+        broker: str | None = None,
         batch: int = 500,
         conventions: Table = BUILT_IN,
         died_again: Callable[[str, Failure], None] = lambda _source, _failure: None,
         collected: Callable[[Sequence[DeadLetter]], None] = lambda _letters: None,
     ) -> None:
-        """`died_again` hears of redrives that failed, by the source they were sent to; `collected` of new letters."""
+        """`broker` is the name that is stamped on every letter; the default is the kind of the broker.
+
+        `died_again` is called with redrives that failed, by the source they were sent to; `collected` with new letters.
+        """
         self._transport = transport
         self._store = store
         self._queue = queue
@@ -74,13 +95,14 @@ class Collector:
         self._options = options
         self._clock = clock
         self._trouble = trouble
+        self._broker = broker or transport.kind
         self._batch = batch
         self._conventions = conventions
         self._died_again = died_again
         self._collected = collected
         self.name = f"collector of {queue}"
         self.counts = Counts()
-        self._in_doubt: set[str] = set()  # letters of an add whose answer we have not heard
+        self._in_doubt: set[str] = set()  # letters of an add whose answer was lost
 
     async def run(self, stop: asyncio.Event) -> None:
         """Collect until `stop` is set."""
@@ -93,176 +115,296 @@ class Collector:
         """Make these dead letters durable."""
         await self._write(list(map(Read, batch, self._read(batch))))
 
-    def _read(self, batch: Sequence[Delivery]) -> list[DeadLetter]:
+    def _read(self, batch: Sequence[Delivery]) -> list[Parsed]:
         now = self._clock.now()
         return [self._read_one(delivery, now) for delivery in batch]
 
-    def _read_one(self, delivery: Delivery, now: datetime) -> DeadLetter:
+    def _read_one(self, delivery: Delivery, now: datetime) -> Parsed:
         told, original = formats.opened(delivery.message, self._queue, self._conventions)
-        return self._reader.letter(
+        letter = self._reader.letter(
             original,
             told,
             found=delivery.origin,
             route=delivery.remembered_route,
             key=told.key or delivery.key,
             now=now,
+            broker=self._broker,
         )
+        is_native = told.convention == formats.RABBITMQ
+        return Parsed(letter, told.is_exact, is_native, told.delivery_count)
 
-    async def _write(self, batch: Sequence[Read[DeadLetter]]) -> None:
-        fresh: list[Read[DeadLetter]] = []
-        again: list[tuple[Redrive, Read[DeadLetter]]] = []
+    async def _write(self, batch: Sequence[Read[Parsed]]) -> None:
+        fresh: list[Read[Parsed]] = []
+        returned: list[tuple[Redrive, Read[Parsed]]] = []
         for one in batch:
             if (redrive := _redrive_of(one)) is None:
                 fresh.append(one)
             else:
-                again.append((redrive, one))
-        for redrive, one in again:
-            if not await self._returned(redrive, one.value):
-                fresh.append(one)
+                returned.append((redrive, one))
+        if returned:
+            fresh += await self._match_redrives(returned)
         if fresh:
             await self._add(fresh)
 
     # --- new letters -------------------------------------------------------------------------------------------
 
-    async def _add(self, fresh: Sequence[Read[DeadLetter]]) -> None:
-        fresh = await self._without_those_that_died_twice(fresh)
+    async def _add(self, fresh: Sequence[Read[Parsed]]) -> None:
+        fresh = await self._without_second_deaths(fresh)
         added: list[DeadLetter] = []
         doubted = frozenset(self._in_doubt)
         alike: Counter[str] = Counter()  # id: how many letters of this batch have asked for it
         while fresh:
             letters: list[DeadLetter] = []
-            for delivery, letter in fresh:  # two that look alike are two
+            for delivery, parsed in fresh:
+                letter = parsed.letter
                 alike[letter.id] += 1
-                is_certain = delivery.delivery_count is not None
-                letters.append(_another(letter, alike[letter.id], is_certain=is_certain))
-            self._in_doubt.update(letter.id for letter in letters)  # until we hear that they are there
+                if parsed.is_exact:  # the same death twice; numbered only where another broker has its id
+                    letters.append(letter)
+                else:
+                    is_certain = delivery.delivery_count is not None
+                    letters.append(_numbered(letter, alike[letter.id], is_certain=is_certain))
+            self._in_doubt.update(letter.id for letter in letters)  # until their add is confirmed
             answers = await self._store.add(letters)
             added += [letter for letter, new in zip(letters, answers, strict=True) if new]
-            # No answer to an add of it was lost, so it may be another message that only looks like the one we have.
-            others = [
-                pair
-                for pair, letter, new in zip(fresh, letters, answers, strict=True)
-                if not new and letter.id not in doubted and _may_be_another(pair)
+            there = [
+                (read, letter) for read, letter, new in zip(fresh, letters, answers, strict=True) if not new
             ]
-            self.counts.known += len(fresh) - sum(answers) - len(others)
-            fresh = others
+            foreign = await self._of_other_brokers([letter.id for _, letter in there])
+            again: list[Read[Parsed]] = []
+            for read, letter in there:
+                if letter.id in foreign:
+                    again.append(_renamed(read, letter, self._broker))
+                elif letter.id not in doubted and _may_be_another(read):
+                    again.append(read)
+                else:
+                    self.counts.known += 1
+            fresh = again
         self._in_doubt.clear()
         self.counts.collected += len(added)
         if added:
             self._collected(added)
 
-    async def _without_those_that_died_twice(
-        self, fresh: Sequence[Read[DeadLetter]]
-    ) -> Sequence[Read[DeadLetter]]:
-        """A consumer that crashed between dead letter and acknowledgement made a second one: the same message (A7)."""
-        named = sorted({letter.message_id for _, letter in fresh if letter.message_id})
-        heads = [head for head in await self._with_these_messages(named) if head.state in _OPEN]
-        if not heads:
-            return fresh
-        there = {
-            (each.source, each.message_id): each for each in await self._store.load([h.id for h in heads])
+    async def _of_other_brokers(self, ids: Sequence[str]) -> set[str]:
+        """Which of these ids belong to letters of another broker."""
+        return {head.id for head in await self._heads("id", sorted(set(ids))) if head.broker != self._broker}
+
+    async def _without_second_deaths(self, fresh: Sequence[Read[Parsed]]) -> Sequence[Read[Parsed]]:
+        """Drop second deaths of one message, and tag those that only may be one.
+
+        A consumer that crashes between dead letter and acknowledgement gets the message again and dead-letters it a
+        second time. Where a key names one message (Kafka, memory), the second letter has the same key. On RabbitMQ
+        equal messages look alike: a first delivery is certainly another message, a later one may be either.
+        """
+        names = {one.value.letter.message_id for one in fresh if not one.value.is_native}
+        heads = await self._heads("message", sorted(name for name in names if name))
+        traces = {
+            one.value.letter.correlation_id
+            for one in fresh
+            if one.value.is_exact and one.delivery.has_exact_key and not one.value.letter.message_id
         }
-        left: list[Read[DeadLetter]] = []
-        for delivery, letter in fresh:
-            other = there.get((letter.source, letter.message_id))
-            redrive = _redrive_of(Read(delivery, letter))
-            own = None if redrive is None else redrive.hold.id  # it could not be told, and will be presumed
+        heads += await self._heads("correlation", sorted(traces))
+        open_ids = [head.id for head in heads if head.state in _OPEN and head.broker == self._broker]
+        by_key: dict[tuple[str, bytes | None], set[str]] = {}
+        by_message: dict[tuple[str, str | None, str | None, bytes | None], set[str]] = {}
+        for letter in await load_those_there(self._store, open_ids):
+            by_key.setdefault(_key_of(letter), set()).add(letter.id)
+            by_message.setdefault(_message_of(letter), set()).add(letter.id)
+        kept: list[Read[Parsed]] = []
+        for one in fresh:
+            parsed, letter = one.value, one.value.letter
             if (
-                other is not None
-                and other.id not in {letter.id, own}
-                and other.message.body == letter.message.body
+                parsed.is_exact
+                and one.delivery.has_exact_key
+                and by_key.get(_key_of(letter), set()) - {letter.id}
             ):
                 self.counts.known += 1
                 continue
-            left.append(Read(delivery, letter))
-        return left
+            alike = by_message.get(_message_of(letter), set()) - {letter.id}
+            if alike and letter.message_id and not parsed.is_native and parsed.deliveries != 1:
+                letter = _tagged(letter)
+            by_key.setdefault(_key_of(letter), set()).add(letter.id)  # those of this batch as well
+            if letter.message_id:
+                by_message.setdefault(_message_of(letter), set()).add(letter.id)
+            kept.append(Read(one.delivery, parsed._replace(letter=letter)))
+        return kept
 
-    async def _with_these_messages(self, named: Sequence[str]) -> list[LetterHead]:
-        """The letters of these messages, open or not.
+    async def _heads(self, field: str, values: Sequence[str]) -> list[LetterHead]:
+        """The letters with these values, open or not.
 
         Asked for the state as well, a store may walk through all open letters instead, a million or more.
         """
         heads: list[LetterHead] = []
-        for start in range(0, len(named), _AT_ONCE):
-            query = Query((Condition("message", Op.IS, tuple(named[start : start + _AT_ONCE])),))
+        for start in range(0, len(values), _BATCH_SIZE):
+            query = Query((Condition(field, Op.IS, tuple(values[start : start + _BATCH_SIZE])),))
             cursor: str | None = None
             while True:
-                page = await self._store.page(query, limit=_AT_ONCE, cursor=cursor)
+                page = await self._store.page(query, limit=_BATCH_SIZE, cursor=cursor)
                 heads += page.heads
                 if (cursor := page.cursor) is None:
                     break
         return heads
 
-    # --- those that came back ----------------------------------------------------------------------------------
+    # --- redrives that died again ------------------------------------------------------------------------------
 
-    async def _returned(self, redrive: Redrive, letter: DeadLetter) -> bool:
-        """Tell the letter that its redrive has died; False if there is no such letter, or it cannot be told."""
-        try:
-            (own,) = await self._store.load([redrive.hold.id])
-        except LetterNotFoundError:
-            return False
-        if any(one.fence == redrive.hold.fence and one.result == "failed" for one in own.attempts):
-            self.counts.known += 1  # told already: a crash came before it was accepted
-            return True
-        self.counts.returned += 1
+    async def _match_redrives(self, returned: Sequence[tuple[Redrive, Read[Parsed]]]) -> list[Read[Parsed]]:
+        """Settle the letters whose redrives died; give those back that become letters of their own."""
+        letters = await self._load(redrive.hold.id for redrive, _ in returned)
+        fresh: list[Read[Parsed]] = []
+        matched: list[tuple[Redrive, Read[Parsed]]] = []
+        for redrive, one in returned:
+            letter = letters.get(redrive.hold.id)
+            if letter is not None and self._is_redrive(redrive, letter, one.value.letter):
+                matched.append((redrive, one))
+            else:
+                self.counts.separated += 1
+                was_there = self._has_place(redrive, letter, one.value.letter)
+                fresh.append(_separate(one, redrive, letter, counts=was_there))
         now = self._clock.now()
-        outcome = self._outcome(own, letter.failure, now)
-        (told,) = await self._store.settle([Settlement(redrive.hold, outcome)])
-        if told:
+        outcomes = [
+            self._outcome(letters[redrive.hold.id], one.value.letter.failure, now) for redrive, one in matched
+        ]
+        settlements = [
+            Settlement(redrive.hold, outcome) for (redrive, _), outcome in zip(matched, outcomes, strict=True)
+        ]
+        settled = await self._store.settle(settlements) if settlements else []
+        late: list[tuple[Redrive, Read[Parsed]]] = []
+        for (redrive, one), outcome, done in zip(matched, outcomes, settled, strict=True):
+            if not done:
+                late.append((redrive, one))
+                continue
+            self.counts.returned += 1
             self.counts.exhausted += isinstance(outcome, Exhaust)
-            self._died_again(own.source, letter.failure)
-            return True
-        self.counts.late += 1
-        (own,) = await self._store.load([own.id])  # as it is after the answer, not before the question
-        waits = own.state is State.PROCESSING and own.sent_at is not None and own.fence == redrive.hold.fence
-        if own.state is State.RESOLVED or waits:
-            # Presumed too early, or about to be, now that its quiet time is over: it becomes a letter of its own,
-            # which knows its number of attempts.
-            return False
-        if own.fence == redrive.hold.fence and own.state in _OPEN:
-            note = Annotate(
-                f"redrive {redrive.attempt} died after its lease had ended: {letter.failure.text:.500}"
-            )
-            await self._store.apply(note, [own.id], by=ACTOR)
-        return True
+            self._died_again(letters[redrive.hold.id].source, one.value.letter.failure)
+        if late:
+            fresh += await self._match_late(late)
+        return fresh
 
-    def _outcome(self, own: DeadLetter, failure: Failure, now: datetime) -> Outcome:
-        redrives = attempts_of(own) + 1
+    async def _match_late(self, late: Sequence[tuple[Redrive, Read[Parsed]]]) -> list[Read[Parsed]]:
+        """Deaths whose claim had ended already: recorded before, noted, or letters of their own."""
+        letters = await self._load(redrive.hold.id for redrive, _ in late)  # as they are after the answer
+        fresh: list[Read[Parsed]] = []
+        for redrive, one in late:
+            letter = letters.get(redrive.hold.id)
+            if letter is None:
+                fresh.append(_separate(one, redrive, None, counts=True))
+                continue
+            results = {each.result for each in letter.attempts if each.fence == redrive.hold.fence}
+            if (
+                "failed" in results
+            ):  # recorded already: a crash came before it was accepted, or it was sent twice
+                self.counts.known += 1
+                continue
+            self.counts.returned += 1
+            self.counts.late += 1
+            if letter.state is State.RESOLVED:
+                # Presumed too early, or a second copy of it was processed. It keeps its number of redrives.
+                fresh.append(_separate(one, redrive, letter, counts=True))
+            elif letter.fence == redrive.hold.fence and letter.state in _OPEN:
+                text = one.value.letter.failure.text
+                note = Annotate(f"redrive {redrive.attempt} died after its lease had ended: {text:.500}")
+                await self._store.apply(note, [letter.id], by=ACTOR)
+        return fresh
+
+    async def _load(self, ids: Iterable[str]) -> dict[str, DeadLetter]:
+        found = await load_those_there(self._store, list(dict.fromkeys(ids)))
+        return {letter.id: letter for letter in found}
+
+    def _is_redrive(self, redrive: Redrive, letter: DeadLetter, dead: DeadLetter) -> bool:
+        """Whether what died is what was sent for this letter: broker, place and content agree."""
+        if not self._has_place(redrive, letter, dead):
+            return False
+        if _VALUE_GONE in dead.message.headers.by_name:
+            return True
+        if redrive.digest is None:  # version 1
+            return content_digest(letter.message) == content_digest(dead.message)
+        return redrive.has_content(dead.message)
+
+    def _has_place(self, redrive: Redrive, letter: DeadLetter | None, dead: DeadLetter) -> bool:
+        """Whether it died at the consumer that the redrive was sent to."""
+        if redrive.to is not None:
+            broker, source, group = redrive.to
+        elif letter is not None:  # version 1 named no consumer: letters went to their own source
+            broker, source, group = letter.broker, letter.source, letter.consumer_group or ""
+        else:
+            return True  # nobody knows; then the redrives count on
+        same_group = dead.consumer_group is None or not group or dead.consumer_group == group
+        return broker == self._broker and source == dead.source and same_group
+
+    def _outcome(self, letter: DeadLetter, failure: Failure, now: datetime) -> Outcome:
+        redrives = attempts_of(letter) + 1
         plan = choose(failure.kind, redrives, now, failure.retry_after, self._options, failure=failure)
         detail = f"died again: {failure.text:.300}"
         if isinstance(plan, Exhausted):
-            return Exhaust(failure=failure, strategy=own.strategy, detail=detail)
+            return Exhaust(failure=failure, strategy=letter.strategy, detail=detail)
         # What only a person can decide is due at once: the worker that claims it parks it.
-        return Retry(at=plan.due or now, failure=failure, strategy=own.strategy, detail=detail)
+        return Retry(at=plan.due or now, failure=failure, strategy=letter.strategy, detail=detail)
 
 
-def _redrive_of(one: Read[DeadLetter]) -> Redrive | None:
-    """Which letter it is a redrive of. A record that holds the message within has the marks in there."""
+def _redrive_of(one: Read[Parsed]) -> Redrive | None:
+    """Which letter it claims to be a redrive of. A record that contains the message has the headers inside."""
     if (redrive := one.delivery.redrive) is not None:
         return redrive
-    headers = one.value.message.headers
+    headers = one.value.letter.message.headers
     return None if headers.get(ID) is None else redrive_of(headers)
 
 
-def _may_be_another(one: Read[DeadLetter]) -> bool:
+def _separate(one: Read[Parsed], redrive: Redrive, other: DeadLetter | None, *, counts: bool) -> Read[Parsed]:
+    """A letter of its own: without the headers of the redrive, linked to the letter they name.
+
+    With `counts`, the redrives of that letter count on, so that the limit of redrives holds for the message.
+    """
+    letter = one.value.letter
+    headers = unmarked(letter.message.headers).without(CORRELATION_ID)
+    changed = msgspec.structs.replace(
+        letter,
+        message=msgspec.structs.replace(letter.message, headers=headers),
+        derived_from=None if other is None else other.id,
+        prior_redrives=redrive.attempt if counts else 0,
+    )
+    return Read(one.delivery, one.value._replace(letter=changed))
+
+
+def _key_of(letter: DeadLetter) -> tuple[str, bytes | None]:
+    return letter.key, letter.message.body
+
+
+def _message_of(letter: DeadLetter) -> tuple[str, str | None, str | None, bytes | None]:
+    """What two deaths of one message have in common."""
+    return letter.source, letter.consumer_group, letter.message_id, letter.message.body
+
+
+def _may_be_another(one: Read[Parsed]) -> bool:
     """Whether a letter that is in the store already may be that of another, equal message.
 
     So it is if the queue has never delivered this one before. Where a broker cannot tell that, a message with an id is
     the same as the one with that id; one without is kept, because a duplicate can be discarded, and a lost message not.
     """
+    if one.value.is_exact:
+        return False
     count = one.delivery.delivery_count
-    return count == 1 or (count is None and not one.value.message_id)
+    return count == 1 or (count is None and not one.value.letter.message_id)
 
 
-def _another(letter: DeadLetter, number: int, *, is_certain: bool) -> DeadLetter:
+def _numbered(letter: DeadLetter, number: int, *, is_certain: bool) -> DeadLetter:
     """The letter of a message that cannot be told from others: the one with this number."""
     if number == 1:
         return letter
-    key = f"{letter.key}#{number}"
+    other = _with_key(letter, f"{letter.key}#{number}")
+    return other if is_certain else _tagged(other)
+
+
+def _renamed(one: Read[Parsed], letter: DeadLetter, broker: str) -> Read[Parsed]:
+    """The same letter with an id of its own, because a letter of another broker has that id."""
+    return Read(one.delivery, one.value._replace(letter=_with_key(letter, f"{letter.key}@{broker}")))
+
+
+def _with_key(letter: DeadLetter, key: str) -> DeadLetter:
     # Its time is that of the first one's id, which is the same whenever it is read; the failure's may be our own.
-    return msgspec.structs.replace(
-        letter,
-        key=key,
-        id=letter.id[:_OF_TIME] + letter_id(key, EPOCH)[_OF_TIME:],
-        tags=letter.tags if is_certain else (*letter.tags, POSSIBLE_DUPLICATE),
-    )
+    other = letter.id[:_ID_TIME_CHARS] + letter_id(key, EPOCH)[_ID_TIME_CHARS:]
+    return msgspec.structs.replace(letter, key=key, id=other)
+
+
+def _tagged(letter: DeadLetter) -> DeadLetter:
+    if POSSIBLE_DUPLICATE in letter.tags:
+        return letter
+    return msgspec.structs.replace(letter, tags=(*letter.tags, POSSIBLE_DUPLICATE))

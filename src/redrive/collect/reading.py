@@ -27,6 +27,7 @@ UNKNOWN_REASON: Final = "Unknown"
 NOT_UNDERSTOOD: Final = "not-understood"
 DAMAGED: Final = "damaged-headers"
 _NAMES: Final = 256
+_MAX_COUNT: Final = 2**31 - 1  # headers may claim more; the message is kept all the same
 _TEXTS: Final[dict[type[msgspec.Struct], tuple[str, ...]]] = {
     kind: tuple(name for name, hint in get_type_hints(kind).items() if hint in (str, str | None))
     for kind in (Message, Origin, Failure)
@@ -62,10 +63,12 @@ class Reader:
         key: str,
         now: datetime,
         route: tuple[str, str] | None = None,
+        broker: str | None = None,
     ) -> DeadLetter:
         """The letter of a message that was found in a dead-letter queue.
 
-        `key` names it; `route` is the exchange and routing key that it remembers, if it does.
+        `key` names it; `route` is the exchange and routing key that it remembers, if it does; `broker` is the name of
+        the broker it was found on.
         """
         failure = _legible(self.failure(told, now))
         own = storable(key)
@@ -81,7 +84,7 @@ class Reader:
             key=own,
             reason=self._clean_name(told.reason or UNKNOWN_REASON),
             first_failed_at=told.first_failed_at,
-            retry_count=told.retry_count or 0,
+            retry_count=min(told.retry_count or 0, _MAX_COUNT),
             retry_in=max(timedelta(0), due - failure.at),
             priority=_priority(message),
             tags=tags,
@@ -91,6 +94,7 @@ class Reader:
             strategy=None if isinstance(plan, Exhausted) else str(plan.strategy),
             # The id must be the same when this death is read again: by a time that the message tells, never by ours.
             died_at=told.failed_at or _died_at(told) or message.sent_at or EPOCH,
+            broker=broker,
         )
 
     def _plan(self, failure: Failure, now: datetime) -> Plan | Exhausted:
@@ -167,8 +171,8 @@ def _origin(told: Told, found: Origin, route: tuple[str, str] | None) -> Origin:
         routing_key=key,
         partition=place.partition,
         offset=place.offset,
-        group=told.consumer_group,
-        broker=found.broker,
+        consumer_group=told.consumer_group,
+        endpoint=found.endpoint,
         dead_letter_source=found.source,
     )
 

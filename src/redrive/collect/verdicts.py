@@ -1,7 +1,8 @@
-"""How is a letter resolved by the word of the consumer that processed it (E5)?
+"""Resolve letters by the verdicts of consumers.
 
-The queue of verdicts is drained like any other: settle first, accept then. A verdict whose claim is over, or that comes
-twice, changes nothing and is counted; one that cannot be read is told and dropped: the letter's quiet time decides.
+The queue of verdicts is drained like any other: settle first, accept then. A verdict counts only if it was sent by the
+consumer that the redrive was meant for, on this server's broker, under a claim that still holds. Others change nothing
+and are counted by reason; one that cannot be read is reported and dropped: the letter's verdict timeout decides.
 """
 
 import asyncio
@@ -13,18 +14,22 @@ import msgspec
 from redrive.clock import Clock
 from redrive.collect.drain import Drain, Read, Trouble
 from redrive.errors import FormatError
+from redrive.letters import ConsumerRef, DeadLetter
 from redrive.letters.verdict import QUEUE, Verdict, from_body
 from redrive.stores.base import Store
 from redrive.stores.changes import Resolve, Settlement
+from redrive.stores.many import load_those_there
 from redrive.transports.base import Delivery, Source, Transport
 
 
 class VerdictCounts(msgspec.Struct):
-    """What was heard since it began."""
+    """What became of the verdicts since it began."""
 
     resolved: int = 0
-    late: int = 0
+    late: int = 0  # the claim was over
     unreadable: int = 0
+    other_consumer: int = 0  # sent by a consumer that the redrive was not meant for
+    other_broker: int = 0  # of a letter that belongs to another broker
 
 
 class VerdictCollector:
@@ -39,6 +44,7 @@ class VerdictCollector:
         *,
         clock: Clock,
         trouble: Trouble,
+        broker: str | None = None,
         queue: str = QUEUE,
         batch: int = 500,
         resolved: Callable[[Verdict], None] = lambda _verdict: None,
@@ -47,6 +53,7 @@ class VerdictCollector:
         self._store = store
         self._clock = clock
         self._trouble = trouble
+        self._broker = broker or transport.kind
         self._queue = queue
         self._batch = batch
         self._resolved = resolved
@@ -73,7 +80,10 @@ class VerdictCollector:
             return ()
 
     async def _carry_out(self, batch: Sequence[Read[Sequence[Verdict]]]) -> None:
-        verdicts = [verdict for one in batch for verdict in one.value]
+        received = [verdict for one in batch for verdict in one.value]
+        old = [verdict.id for verdict in received if verdict.to is None]
+        letters = {letter.id: letter for letter in await load_those_there(self._store, old)} if old else {}
+        verdicts = [verdict for verdict in received if self._counts(verdict, letters.get(verdict.id))]
         if not verdicts:
             return
         settlements = [Settlement(verdict.hold, _processed_by(verdict.source)) for verdict in verdicts]
@@ -83,6 +93,26 @@ class VerdictCollector:
                 self._resolved(verdict)
             else:
                 self.counts.late += 1
+
+    def _counts(self, verdict: Verdict, letter: DeadLetter | None) -> bool:
+        """Whether the consumer that sent this verdict is the one that the redrive was meant for."""
+        if verdict.to is not None:
+            to = ConsumerRef.parse(verdict.to)
+        elif letter is None:
+            self.counts.late += 1
+            return False
+        elif self._transport.capabilities.broadcast:
+            # Version 1 names no consumer group, and any group of the topic may have sent it.
+            to = None
+        else:
+            to = ConsumerRef(letter.broker, letter.source)
+        if to is None or (to.source, to.group) != (verdict.source, verdict.group):
+            self.counts.other_consumer += 1
+            return False
+        if to.broker != self._broker:
+            self.counts.other_broker += 1
+            return False
+        return True
 
 
 @lru_cache(256)

@@ -8,10 +8,11 @@ the handler catch it all the same, what it asked for still stands.
 import logging
 from collections.abc import MutableMapping
 from datetime import timedelta
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from redrive.letters import Headers, Message, Origin
 from redrive.letters.message import made_up_correlation_id, own_correlation_id
+from redrive.letters.redrive import Redrive
 from redrive.rules import ManualDeadLetter, ManualGiveBack, parse_duration
 from redrive.rules.decide import CUSTOM_REASON
 from redrive.transports.base import Delivery
@@ -27,13 +28,22 @@ class Asked(BaseException):
         self.outcome = outcome
 
 
+class RedriveInfo(NamedTuple):
+    """A redrive as its handler sees it: which letter, and how often its message was sent back."""
+
+    letter_id: str
+    attempt: int
+    operation: str | None  # the replay that sent it
+
+
 class Context:
     """One message, as its handler sees it."""
 
-    __slots__ = ("_correlation_id", "_delivery", "_logger", "asked", "attempt", "source")
+    __slots__ = ("_correlation_id", "_delivery", "_logger", "_message", "asked", "attempt", "source")
 
     def __init__(self, delivery: Delivery, source: str, attempt: int) -> None:
         self._delivery = delivery
+        self._message: Message | None = None
         self._correlation_id: str | None = None
         self._logger: logging.LoggerAdapter[logging.Logger] | None = None
         self.source = source
@@ -42,13 +52,21 @@ class Context:
 
     @property
     def message(self) -> Message:
-        """The message as its producer sent it."""
-        return self._delivery.message
+        """The message as its producer sent it, without the headers by which redrive recognises a redrive."""
+        if self._message is None:
+            self._message = self._delivery.handler_message
+        return self._message
 
     @property
     def headers(self) -> Headers:
-        """The message's headers."""
-        return self._delivery.message.headers
+        """The message's headers; `x-replayed` says that it was sent before."""
+        return self.message.headers
+
+    @property
+    def redrive(self) -> RedriveInfo | None:
+        """The letter that this message is a redrive of; None if it is none, or one for another consumer."""
+        redrive: Redrive | None = self._delivery.own_redrive
+        return None if redrive is None else RedriveInfo(redrive.hold.id, redrive.attempt, redrive.operation)
 
     @property
     def origin(self) -> Origin:

@@ -43,7 +43,7 @@ def own_decoder(decode: Callable[[Any], Any]) -> Decode:
 
     def run(delivery: Delivery) -> Any:
         try:
-            return decode(delivery.message if wants_message else delivery.body)
+            return decode(delivery.handler_message if wants_message else delivery.body)
         except Exception as error:
             raise DecodeError(f"the message cannot be decoded: {type(error).__name__}: {error}") from error
 
@@ -60,7 +60,7 @@ def _first_annotation(decode: Callable[[Any], Any]) -> Any:
 
 
 def _whole(delivery: Delivery) -> Message:
-    return delivery.message
+    return delivery.handler_message
 
 
 def _bytes_or_null(delivery: Delivery) -> bytes | None:

@@ -58,6 +58,9 @@ class Observer(Protocol):
     def dead_lettered(self, event: DeadLetterEvent) -> None:
         """A dead letter is durable, or could not be made durable: the event says which."""
 
+    def skipped(self, source: str, count: int) -> None:
+        """So many deliveries were redrives for another consumer group; no handler has seen them."""
+
     def too_late(self, source: str, count: int) -> None:
         """So many deliveries were done when their connection was gone: they will come a second time."""
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from functools import partial
 from random import Random
+from secrets import token_hex
 from types import TracebackType
 from typing import Any, Final, Protocol
 
@@ -161,7 +162,9 @@ class Pipe:
             delivery.message,
             delivery.origin,
             failure,
-            key=delivery.key,
+            # Equal messages of a queue share their key. Each death has one of its own, so that a dead letter that is
+            # published twice is recognised, and one of an equal message is not mistaken for it.
+            key=delivery.key if delivery.has_exact_key else f"{delivery.key}~{token_hex(8)}",
             reason=decision.reason,
             first_failed_at=job.first_failed_at,
             retry_count=earlier * self._options.attempts + tried,

@@ -213,6 +213,9 @@ class Runner:
             if job.attempt == 1:
                 self._innocent.add(job.delivery)
             return
+        if job.attempt == 1 and job.delivery.is_for_another_group:
+            self._skip(job.delivery)
+            return
         attempt = self._traced if self._listeners.tracers else self._pipe.attempt
         self._follow(job, await attempt(job, slot))
 
@@ -221,16 +224,12 @@ class Runner:
 
         This is the way of most: for each of them, nothing is done here that only a few need.
         """
-        line, accepted, says_so = self._line, self._accepted, self._publish is not None
+        line, accepted = self._line, self._accepted
         deaths, releases, breaker = self._deaths, self._releases, self._breaker
         self._slots.watch()
         for number in range(1, _FAIR + 1):
             delivery = line.popleft()
-            if (
-                not delivery.alive
-                or delivery.delivery_count not in _FIRST
-                or (says_so and delivery.redrive is not None)
-            ):
+            if not delivery.alive or delivery.delivery_count not in _FIRST or delivery.redrive is not None:
                 await self._run(self._job(delivery), slot)
                 return number
             slot.turn += 1
@@ -330,9 +329,11 @@ class Runner:
     def _carry_out(self, job: Job, done: Done) -> None:
         decision = done.decision
         if isinstance(decision, Complete):
-            redrive = job.delivery.redrive if self._publish is not None else None
+            redrive = job.delivery.own_redrive if self._publish is not None else None
             if redrive is not None:
-                self._words.add(Word(job.delivery, resolved(redrive, self.source, self._clock.now())))
+                group = job.delivery.origin.consumer_group or ""
+                verdict = resolved(redrive, self.source, self._clock.now(), group)
+                self._words.add(Word(job.delivery, verdict))
                 return
             self._complete(job.delivery)
         elif isinstance(decision, GiveBack):
@@ -340,6 +341,14 @@ class Runner:
             self._releases.add(Release(job.delivery, decision.after))
         elif done.failure is not None:
             self._deaths.add(Death(job.delivery, self._pipe.letter(job, decision, done.failure)))
+
+    def _skip(self, delivery: Delivery) -> None:
+        """Accept a redrive that another consumer group is meant to process."""
+        self._no_probe()
+        late = self._receiver.accept([delivery])
+        self._tell("skipped", self.source, 1)
+        if late:
+            self._tell("too_late", self.source, late)
 
     def _complete(self, delivery: Delivery) -> None:
         if not self._accepted:

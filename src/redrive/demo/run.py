@@ -62,7 +62,7 @@ lease = "5s"                        # elsewhere 5 m
 steps = ["500ms", "1s", "1500ms"]   # elsewhere from 1 m to 1 h
 max_redrives = 3                    # elsewhere 5
 recheck = "1s"                      # elsewhere 1 m
-quiet_time = "30s"                  # elsewhere 1 h
+verdict_timeout = "30s"                  # elsewhere 1 h
 
 [strategies]
 rate_limited = "immediate"          # elsewhere at two in the night; Retry-After is heeded either way

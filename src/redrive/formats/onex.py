@@ -67,7 +67,7 @@ class OnexRead(msgspec.Struct, frozen=True, kw_only=True):
     # about the record itself, from its headers
     message_id: str | None = None
     written_at: datetime | None = None
-    written_by: str | None = None  # "{environment}.{group}"; both may have dots, so it is not taken apart
+    written_by: str | None = None  # "{environment}.{group}"; both may have dots: see `group_in`
     schema_version: str | None = None
     priority: str | None = None
     max_retries: int | None = None
@@ -79,6 +79,21 @@ class OnexRead(msgspec.Struct, frozen=True, kw_only=True):
     def whole(self) -> bool:
         """True if it is an ONEX dead letter and everything in it could be read."""
         return self.recognised and not self.problems
+
+    def group_in(self, dead_letter_topic: str) -> str | None:
+        """The consumer group that wrote it; None where it cannot be told from the environment.
+
+        With one dot there is one way to read `written_by`. With more, the topic has to be that of the group.
+        """
+        writer = self.written_by or ""
+        environment, _, group = writer.partition(".")
+        if not environment or not group:
+            return None
+        if "." not in group:
+            return group
+        named = dead_letter_topic.removesuffix(".dlq")
+        is_of_group = dead_letter_topic == dlq_topic(named) and named != self.topic
+        return named if is_of_group and writer.endswith(f".{named}") else None
 
 
 def dlq_topic(group: str, configured: str | None = None) -> str:

@@ -24,8 +24,9 @@ from redrive.letters.headers import EMPTY
 from redrive.rules import format_duration, parse_duration
 
 PREFIX: Final = "redrive-"
-VERSION: Final = "1"
+VERSION: Final = "2"
 _MARK: Final = PREFIX + "reason"  # no dead letter of ours is without it
+_VERSION: Final = PREFIX + "version"
 
 # In bytes of UTF-8. All headers of an AMQP message share one frame, of 128 KiB as a rule, with the message's own.
 LONGEST_STACK: Final = 16 * 1024
@@ -41,7 +42,7 @@ _OF_THE_DEATH: Final = (
     "reason",
     "description",
     "error-type",
-    "error-kind",
+    "failure-kind",
     "error-rule",
     "retryable",
     "retry-after",
@@ -51,22 +52,36 @@ _OF_THE_DEATH: Final = (
     "delivery-count",
     "key",
     "correlation-id",
-    "group",
+    "failure-group",
     "transport",
     "source",
-    "exchange",
-    "routing-key",
-    "partition",
-    "offset",
+    "origin-exchange",
+    "origin-routing-key",
+    "origin-partition",
+    "origin-offset",
     "consumer-group",
-    "cpu",
-    "memory",
+    "host-cpu",
+    "host-memory",
     "redacted",
     "stack",
 )
 # What transports add while a message is on its way; `redrive-original-*` belongs here too.
 _OF_THE_WAY: Final = ("deliveries", "not-before")
-_ADDED: Final = frozenset(PREFIX + name for name in (*_OF_THE_DEATH, *_OF_THE_WAY))
+# Headers of version 1 that have another name now. Dead letters of version 1 are read for good.
+_VERSION_1: Final = {
+    PREFIX + old: PREFIX + new
+    for old, new in (
+        ("error-kind", "failure-kind"),
+        ("group", "failure-group"),
+        ("exchange", "origin-exchange"),
+        ("routing-key", "origin-routing-key"),
+        ("partition", "origin-partition"),
+        ("offset", "origin-offset"),
+        ("cpu", "host-cpu"),
+        ("memory", "host-memory"),
+    )
+}
+_ADDED: Final = frozenset([*(PREFIX + name for name in (*_OF_THE_DEATH, *_OF_THE_WAY)), *_VERSION_1])
 _ORIGINAL: Final = PREFIX + "original-"
 _FAILED_AT: Final = PREFIX + "failed-at"
 _FIRST_FAILED_AT: Final = PREFIX + "first-failed-at"
@@ -75,7 +90,18 @@ _TIME_LENGTH: Final = len("2026-01-01T00:00:00.000000+00:00")
 
 _Time: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
 _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-_OTHER_NAMES: Final = {"text": "description", "kind": "error-kind", "rule": "error-rule"}
+_OTHER_NAMES: Final = {
+    "text": "description",
+    "kind": "failure-kind",
+    "rule": "error-rule",
+    "group": "failure-group",
+    "exchange": "origin-exchange",
+    "routing_key": "origin-routing-key",
+    "partition": "origin-partition",
+    "offset": "origin-offset",
+    "cpu": "host-cpu",
+    "memory": "host-memory",
+}
 
 
 def _header(field: str) -> str:
@@ -159,7 +185,7 @@ class OwnDeath(msgspec.Struct, frozen=True, kw_only=True, rename=_header):
             routing_key=self.routing_key,
             partition=self.partition,
             offset=self.offset,
-            group=self.consumer_group,
+            consumer_group=self.consumer_group,
         )
 
 
@@ -204,7 +230,7 @@ def tell(letter: DeadLetter, delivery_count: int | None) -> Told:
         origin.source,
         origin.exchange,
         origin.routing_key,
-        origin.group,
+        origin.consumer_group,
     )
     is_short = len(failure.text) + len(failure.stack or "") <= _LONGEST_KEPT
     at = _iso(failure.at)
@@ -218,8 +244,8 @@ def tell(letter: DeadLetter, delivery_count: int | None) -> Told:
         ("redrive-delivery-count", delivery_count),
         ("redrive-key", _name(letter.key)),
         ("redrive-correlation-id", _name(letter.correlation_id)),
-        ("redrive-partition", origin.partition),
-        ("redrive-offset", origin.offset),
+        ("redrive-origin-partition", origin.partition),
+        ("redrive-origin-offset", origin.offset),
     ]
     return Told(
         _kept_shared(cause) if is_short else _shared(cause),
@@ -255,18 +281,18 @@ def _shared(cause: _Cause) -> tuple[Pair, ...]:
         "reason": _beginning(cause.reason, LONGEST_WORD),
         "description": _beginning(cause.text, LONGEST_DESCRIPTION),
         "error-type": _beginning(cause.error_type, LONGEST_WORD),
-        "error-kind": cause.kind.value,
+        "failure-kind": cause.kind.value,
         "error-rule": None if cause.rule is None else _beginning(cause.rule, LONGEST_WORD),
         "retryable": cause.retryable,
         "retry-after": None if cause.retry_after is None else format_duration(cause.retry_after),
-        "group": _name(cause.group),
+        "failure-group": _name(cause.group),
         "transport": _name(cause.transport),
         "source": _name(cause.source),
-        "exchange": _name(cause.exchange),
-        "routing-key": _name(cause.routing_key),
+        "origin-exchange": _name(cause.exchange),
+        "origin-routing-key": _name(cause.routing_key),
         "consumer-group": _name(cause.consumer_group),
-        "cpu": None if state is None else f"{state.cpu_usage:.3f}",
-        "memory": None if state is None else f"{state.memory_usage:.3f}",
+        "host-cpu": None if state is None else f"{state.cpu_usage:.3f}",
+        "host-memory": None if state is None else f"{state.memory_usage:.3f}",
         "redacted": cause.redacted,
         "stack": None if cause.stack is None else _end(cause.stack, LONGEST_STACK),
     }
@@ -338,7 +364,19 @@ def read(headers: Headers) -> OwnDeath | None:
     found = headers.by_name
     if _MARK not in found:
         return None
+    if not _VERSION_1.keys().isdisjoint(found) and _plain(found.get(_VERSION)) != VERSION:
+        found = _current_names(found)
     return _read_at_once(found) or _read_one_by_one(found)
+
+
+def _current_names(found: Mapping[str, HeaderValue]) -> Mapping[str, HeaderValue]:
+    """The headers of version 1 by the names of today; they replace what an earlier death may have left."""
+    renamed = {name: value for name, value in found.items() if name not in _VERSION_1}
+    for old, new in _VERSION_1.items():
+        renamed.pop(new, None)
+        if old in found:
+            renamed[new] = found[old]
+    return renamed
 
 
 def _read_at_once(found: Mapping[str, HeaderValue]) -> OwnDeath | None:
@@ -418,7 +456,7 @@ _READ: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
         ("reason", "reason", fields.text),
         ("description", "text", fields.text),
         ("error-type", "error_type", fields.text),
-        ("error-kind", "kind", lambda value: Kind(fields.text(value))),
+        ("failure-kind", "kind", lambda value: Kind(fields.text(value))),
         ("error-rule", "rule", fields.text),
         ("retryable", "retryable", _truth),
         ("retry-after", "retry_after", _duration),
@@ -428,16 +466,16 @@ _READ: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
         ("delivery-count", "delivery_count", fields.count),
         ("key", "key", fields.text),
         ("correlation-id", "correlation_id", fields.text),
-        ("group", "group", fields.text),
+        ("failure-group", "group", fields.text),
         ("transport", "transport", fields.text),
         ("source", "source", fields.text),
-        ("exchange", "exchange", fields.text),
-        ("routing-key", "routing_key", fields.text),
-        ("partition", "partition", fields.count),
-        ("offset", "offset", fields.count),
+        ("origin-exchange", "exchange", fields.text),
+        ("origin-routing-key", "routing_key", fields.text),
+        ("origin-partition", "partition", fields.count),
+        ("origin-offset", "offset", fields.count),
         ("consumer-group", "consumer_group", fields.text),
-        ("cpu", "cpu", lambda value: Share(fields.fraction(value))),
-        ("memory", "memory", lambda value: Share(fields.fraction(value))),
+        ("host-cpu", "cpu", lambda value: Share(fields.fraction(value))),
+        ("host-memory", "memory", lambda value: Share(fields.fraction(value))),
         ("redacted", "redacted", fields.text),
         ("stack", "stack", fields.text),
     )

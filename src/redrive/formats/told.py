@@ -64,6 +64,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     sent_at: datetime | None = None  # the message itself, the first time
     # who
     key: str | None = None
+    is_exact: bool = False  # the key names this one death: no other death has it
     correlation_id: str | None = None
     message_id: str | None = None
     system_state: SystemState | None = None
@@ -137,7 +138,7 @@ def _told(marks: _Marks, dead_letter_queue: str) -> Told:
     if marks.own is not None:
         return _by_redrive(marks.own, marks.journey)
     if marks.onex is not None:
-        return _by_onex(marks.onex)
+        return _by_onex(marks.onex, dead_letter_queue)
     if marks.found:
         facts = marks.found[0]
         values = facts.values
@@ -161,7 +162,7 @@ def _with_move(told: Told, source: str | None) -> Told:
     return msgspec.structs.replace(told, convention=name, source=source)
 
 
-def _by_onex(record: OnexRead) -> Told:
+def _by_onex(record: OnexRead, dead_letter_queue: str) -> Told:
     """What the record tells of the message within."""
     return Told(
         convention=ONEX,
@@ -170,6 +171,7 @@ def _by_onex(record: OnexRead) -> Told:
         source=record.topic,
         partition=record.partition,
         offset=record.offset,
+        consumer_group=record.group_in(dead_letter_queue),
         retry_count=record.retry_count,
         failed_at=record.failed_at,
         sent_at=None if record.message is None else record.message.sent_at,
@@ -203,6 +205,7 @@ def _by_redrive(death: OwnDeath, journey: Journey) -> Told:
         first_failed_at=death.first_failed_at,
         failed_at=death.failed_at,
         key=death.key,
+        is_exact=death.key is not None and death.version == own.VERSION,
         correlation_id=death.correlation_id,
         system_state=death.system_state,
         deaths=journey.deaths,

@@ -15,11 +15,12 @@ from redrive.letters.letter import (
     letter_id,
 )
 from redrive.letters.lifecycle import State, Step
-from redrive.letters.message import Message, Origin, correlation_id_of
+from redrive.letters.message import ConsumerRef, Message, Origin, correlation_id_of
 from redrive.letters.stack import stack_of
 
 __all__ = [
     "Attempt",
+    "ConsumerRef",
     "DeadLetter",
     "Failure",
     "HeaderValue",

@@ -25,7 +25,7 @@ import msgspec
 
 from redrive.errors import SettingsError, use_instead
 from redrive.letters.failure import Kind
-from redrive.letters.redrive import ATTEMPT, FENCE, ID, OPERATION, REPLAYED
+from redrive.letters.redrive import HEADERS
 
 # What a value in this form gives, and what it looks like.
 FORMS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
@@ -77,7 +77,6 @@ FACTS: Final[Mapping[str, str]] = MappingProxyType(
 )
 # Names that stand for somebody whose words are not a row.
 RESERVED: Final = ("redrive", "rabbitmq", "onex", "shovel", "unknown")
-_MARKS: Final = (ID, FENCE, ATTEMPT, OPERATION, REPLAYED)
 
 
 class Convention(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +106,7 @@ class Convention(msgspec.Struct, frozen=True, kw_only=True):
                 raise self._refused(f"unknown kind '{kind}'{use_instead(kind, Kind)}")
         if self.in_body and self.adds:
             raise self._refused("a body stays as it is, so nothing is taken out of it")
-        for mark in _MARKS:
+        for mark in HEADERS:
             if self.added(mark):
                 raise self._refused(f"'{mark}' is a mark of redrive's own, so 'adds' cannot take it off")
 

@@ -71,8 +71,9 @@ class LetterHead(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     state: State = State.PENDING
     # what died, where
-    transport: str
+    broker: str  # the name of the broker it belongs to; `unnamed:KIND` until somebody says which
     source: str
+    consumer_group: str | None = None
     message_id: str | None = None
     correlation_id: str
     size: int
@@ -101,7 +102,8 @@ class LetterHead(msgspec.Struct, frozen=True, kw_only=True):
     locked_at: datetime | None = None
     lease_until: datetime | None = None
     sent_at: datetime | None = None  # redriven, its verdict is awaited (E5)
-    presumed: bool = False  # resolved because no word came back, not because one did
+    presumed: bool = False  # resolved by evidence that the message was taken, not by a verdict
+    unconfirmed: bool = False  # redriven, and neither a verdict nor a death came in time
 
     @property
     def hold(self) -> Hold:
@@ -117,7 +119,8 @@ class DeadLetter(LetterHead, frozen=True, kw_only=True):
     origin: Origin
     failure: Failure
     system_state: SystemState | None = None
-    derived_from: str | None = None  # the letter this one is an edited copy of (H6)
+    derived_from: str | None = None  # the letter this one is a copy of, or whose redrive it was
+    prior_redrives: int = 0  # how often the message was redriven before this letter was made
     attempts: tuple[Attempt, ...] = ()
     notes: tuple[Note, ...] = ()
 
@@ -140,17 +143,19 @@ class DeadLetter(LetterHead, frozen=True, kw_only=True):
         group: str | None = None,
         strategy: str | None = None,
         died_at: datetime | None = None,
+        broker: str | None = None,
     ) -> Self:
-        """A new letter. `key` must be the same whenever this same death is told again.
+        """Make a new letter. `key` must be the same whenever this same death is reported again.
 
-        So must `died_at`, if the failure's own time is not. `group` is the failure's fingerprint where somebody has
-        it already.
+        So must `died_at`, if the failure's own time is not. `group` is the failure's fingerprint where it is known
+        already. `broker` is the broker's name; a consumer does not know it and leaves the kind of broker there.
         """
         return cls(
             id=letter_id(key, died_at or failure.at),
             key=key,
-            transport=origin.transport,
+            broker=broker or origin.transport,
             source=origin.source,
+            consumer_group=origin.consumer_group,
             message_id=storable(message.message_id) if message.message_id else None,
             correlation_id=storable(correlation_id or correlation_id_of(message)),
             size=message.size,

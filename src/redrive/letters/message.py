@@ -1,12 +1,14 @@
 """What did the producer send?
 
 `Message` is the message as it was, whatever broker carried it: nothing is decoded, nothing is added.
-`Origin` is where it was when it died, with everything needed to send it back there.
+`Origin` is where it was when it died, with everything needed to send it back there. `ConsumerRef` names the consumer
+that failed: broker, source and group.
 """
 
 from datetime import datetime
 from hashlib import blake2b
-from typing import Final
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote
 from uuid import uuid4
 
 import msgspec
@@ -25,6 +27,7 @@ CORRELATION_HEADERS: Final = (
     "Correlation-Id",
     "NServiceBus.CorrelationId",
     "kafka_correlationId",
+    "redrive-correlation-id",  # added to a redrive of a message that has none of its own
 )
 
 
@@ -57,9 +60,29 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     routing_key: str | None = None
     partition: int | None = None
     offset: int | None = None
-    group: str | None = None  # consumer group or subscription (H12)
-    broker: str | None = None  # which cluster, without credentials
-    dead_letter_source: str | None = None  # the DLQ it was collected from
+    consumer_group: str | None = None  # Kafka group or subscription
+    endpoint: str | None = None  # URL of the broker without credentials, for people
+    dead_letter_source: str | None = None  # the dead-letter queue it was collected from
+
+
+class ConsumerRef(NamedTuple):
+    """A consumer: the broker's name, the queue or topic, and the consumer group where the broker has groups."""
+
+    broker: str
+    source: str
+    group: str = ""
+
+    def __str__(self) -> str:
+        """The text of a header: `broker/source/group`, each part percent-encoded."""
+        return "/".join([quote(part, safe="", errors="surrogateescape") for part in self])
+
+    @classmethod
+    def parse(cls, text: str) -> "ConsumerRef | None":
+        """The consumer that `str` wrote; None if the text names none."""
+        parts = text.split("/")
+        if len(parts) != 3 or not parts[0] or not parts[1]:
+            return None
+        return cls(*[unquote(part, errors="surrogateescape") for part in parts])
 
 
 def own_correlation_id(message: Message) -> str | None:

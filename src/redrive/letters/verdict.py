@@ -1,10 +1,11 @@
-"""How does a consumer say that a redriven message was processed?
+"""Verdicts: messages by which a consumer reports that it processed a redrive.
 
-It sends a small message to the queue of verdicts, through the same broker: which letter, under which claim, and what
-became of it (E5). Whoever keeps the letters reads it and resolves the letter, if the claim still holds. The body is
-JSON, an array: what was processed together is told together, since a message costs a broker more than a line in it.
+A consumer sends them to the queue `redrive.verdicts` of the same broker: which letter, under which claim, who processed
+it (`source`, `group`) and for whom it was meant (`to`, as the redrive said). The server resolves the letter if the two
+agree and the claim still holds. The body is a JSON array, since a message costs a broker more than a line in one.
+Version 1 wrote neither `group` nor `to`.
 
-The rule: a verdict is about one hold. One that comes late, or twice, changes nothing.
+A verdict is about one claim. One that comes late, or twice, changes nothing.
 """
 
 from collections.abc import Sequence
@@ -33,6 +34,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str = "resolved"
     source: str = ""
     operation: str | None = None
+    group: str = ""
+    to: str | None = None  # `redrive-to`; None: version 1
 
     @property
     def hold(self) -> Hold:
@@ -40,8 +43,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         return Hold(self.id, self.fence)
 
 
-def resolved(redrive: Redrive, source: str, at: datetime) -> Verdict:
-    """This redrive was processed."""
+def resolved(redrive: Redrive, source: str, at: datetime, group: str = "") -> Verdict:
+    """The verdict of the consumer of this source and group that it processed the redrive."""
     return Verdict(
         id=redrive.hold.id,
         fence=redrive.hold.fence,
@@ -49,6 +52,8 @@ def resolved(redrive: Redrive, source: str, at: datetime) -> Verdict:
         at=at,
         source=source,
         operation=redrive.operation,
+        group=group,
+        to=None if redrive.to is None else str(redrive.to),
     )
 
 

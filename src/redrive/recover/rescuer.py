@@ -1,7 +1,7 @@
-"""What becomes of letters whose worker is gone?
+"""End expired leases of letters whose worker is gone.
 
-Their leases end, and this service ends them for good: a crash counts as a redrive, a letter that keeps killing its
-workers ends in `dlq_failed`, and one that waited for its verdict is presumed to be resolved (S19 to S21).
+A crash counts as a redrive, and a letter that keeps killing its workers ends in `dlq_failed`. Letters that were sent
+and wait for their verdict are the business of `confirmer`.
 """
 
 import asyncio

@@ -30,6 +30,7 @@ from redrive.errors import (
 from redrive.letters import DeadLetter, State
 from redrive.stores import cold_files
 from redrive.stores.base import Store
+from redrive.stores.brokers import UNNAMED
 from redrive.stores.changes import Annotate, Archive, Change, Delete, Park, Settlement
 from redrive.stores.checks import LARGEST_PAGE, LONGEST_TEXT
 from redrive.stores.many import change_those_that_can, load_those_there, portions
@@ -188,12 +189,21 @@ class Restored(msgspec.Struct):
     added: int = 0
     present: int = 0  # were there already, and were left alone
     parked: int = 0  # wait for a person now
+    unnamed: int = 0  # of those read, letters whose broker is not recorded
 
 
 async def restore(
-    store: Store, path: Path, *, by: str, progress: Callable[[Restored], None] = lambda _counts: None
+    store: Store,
+    path: Path,
+    *,
+    by: str,
+    broker: str | None = None,
+    progress: Callable[[Restored], None] = lambda _counts: None,
 ) -> Restored:
-    """Add the letters of a cold file to the store. At damage, those before it are there, and the error says so."""
+    """Add the letters of a cold file to the store. At damage, those before it are there, and the error says so.
+
+    `broker` is the name of the broker that all of them belong to; without it each keeps its own.
+    """
     counts = Restored()
     letters = cold_files.read(path)
     damage: FormatError | None = None
@@ -201,6 +211,9 @@ async def restore(
         batch, damage = await asyncio.to_thread(_next, letters)
         if not batch:
             break
+        if broker is not None:
+            batch = [msgspec.structs.replace(letter, broker=broker) for letter in batch]
+        counts.unnamed += sum(letter.broker.startswith(UNNAMED) for letter in batch)
         await _restore_batch(store, batch, path.name, by, counts)
         progress(counts)
     if damage is not None:

@@ -1,14 +1,14 @@
-"""How do letters that are due find their way back?
+"""Redrive letters that are due.
 
     claim → strategy → redrive (durable) → marked as sent, waiting for its verdict
 
-A worker claims a batch, asks the rules what to do with each letter, publishes those that are to go in one batch, and
-writes down what it did. The letter stays `dlq_processing` for the quiet time: a verdict resolves it, a second death
-brings it back, and when neither comes it is presumed to be resolved (by the rescuer).
+A worker claims a batch of letters of its broker, asks the rules what to do with each, publishes those that are to go
+in one batch, and records what it did. The letter stays `dlq_processing` until the verdict timeout: a verdict resolves
+it, a second death brings it back, and when neither comes it is unconfirmed (see `confirmer`).
 
-Any number of workers in any number of processes share the letters: a claim has a lease and a fence, a heartbeat extends
-the lease while a batch is under way, and a worker that has lost its lease can write nothing. It does not know stores
-nor brokers, only their contracts.
+Any number of workers in any number of processes share the letters: a claim has a lease and a fence, a heartbeat
+extends the lease while a batch is under way, and a worker that has lost its lease can write nothing. It does not know
+stores nor brokers, only their contracts.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from redrive.clock import Clock, pause, until_first
-from redrive.errors import LetterNotFoundError, RedriveError
+from redrive.errors import LetterNotFoundError, RedriveError, StoreError
 from redrive.letters import DeadLetter, Hold, LetterHead
 from redrive.recover.breaker import Breakers
 from redrive.recover.health import Measure
@@ -36,7 +36,7 @@ from redrive.rules import (
 from redrive.stores.base import LEASE, Store
 from redrive.stores.changes import Exhaust, Outcome, Park, Release, Settlement
 from redrive.transports.base import Transport
-from redrive.transports.redriving import SendOptions, attempts_of, is_lost, publication
+from redrive.transports.redriving import SendOptions, addressee, attempts_of, is_lost, publication
 
 _NOT_SENT: Final = timedelta(minutes=1)
 _JUDGED: Final = ("resolved", "failed")  # results of an attempt that somebody has told of
@@ -48,9 +48,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     batch: int = 10
     poll: timedelta = timedelta(seconds=30)
     lease: timedelta = LEASE
-    quiet_time: timedelta = timedelta(
-        hours=1
-    )  # without a word, a redrive is then presumed to have been processed
+    verdict_timeout: timedelta = timedelta(hours=1)  # without verdict or death, a redrive is unconfirmed then
     sending: SendOptions = SendOptions()
 
 
@@ -63,6 +61,7 @@ class WorkerCounts(msgspec.Struct):
     parked: int = 0
     exhausted: int = 0
     waiting: int = 0  # conditions that were not met
+    undeliverable: int = 0  # no consumer would have received them
     stale: int = 0  # writes that came after the lease was lost
 
 
@@ -75,6 +74,7 @@ class Worker:
         transport: Transport,
         *,
         name: str,
+        broker: str | None = None,
         strategy: StrategyOptions,
         options: WorkerOptions,
         clock: Clock,
@@ -84,6 +84,7 @@ class Worker:
     ) -> None:
         self._store = store
         self._transport = transport
+        self._broker = broker or transport.kind
         self._strategy = strategy
         self._options = options
         self._clock = clock
@@ -93,6 +94,7 @@ class Worker:
         self._wake = asyncio.Event()
         self.name = name
         self.counts = WorkerCounts()
+        self.undeliverable: dict[str, str] = {}  # source → why its redrives would reach no consumer
 
     def wake(self) -> None:
         """Something became due: look now, not at the next poll."""
@@ -108,7 +110,9 @@ class Worker:
 
     async def turn(self) -> int:
         """Claim once and see to what was claimed; how many letters that were."""
-        heads = await self._store.claim(self.name, limit=self._options.batch, lease=self._options.lease)
+        heads = await self._store.claim(
+            self.name, broker=self._broker, limit=self._options.batch, lease=self._options.lease
+        )
         if heads:
             self.counts.claimed += len(heads)
             beating = asyncio.create_task(self._heartbeat([head.hold for head in heads]))
@@ -124,18 +128,49 @@ class Worker:
         going: list[DeadLetter] = []
         settlements: list[Settlement] = []
         for head, letter in zip(heads, letters, strict=True):
-            if letter.fence != head.fence:  # we stood still for so long that it is somebody else's
+            if letter.fence != head.fence:  # the lease expired meanwhile, and another worker has claimed it
                 self.counts.stale += 1
                 continue
+            if letter.broker != self._broker:
+                raise StoreError(
+                    f"letter {letter.id} of broker '{letter.broker}' was claimed for '{self._broker}'"
+                )
             outcome = self._instead_of_sending(letter, now)
             if outcome is None:
                 going.append(letter)
             else:
                 settlements.append(Settlement(head.hold, outcome))
+        if going and self._transport.capabilities.broadcast:
+            going, undeliverable = await self._without_unreachable(going, now)
+            settlements += undeliverable
         if settlements:
             await self._settle(settlements)
         if going:
             await self._send(going)
+
+    async def _without_unreachable(
+        self, letters: Sequence[DeadLetter], now: datetime
+    ) -> tuple[list[DeadLetter], list[Settlement]]:
+        """The letters whose consumers can receive them, and the release of those whose cannot."""
+        consumers = {letter.id: addressee(letter, self._options.sending)[1:] for letter in letters}
+        wanted = sorted(set(consumers.values()))
+        try:
+            reasons = await self._transport.unreachable(wanted)
+        except RedriveError as error:
+            self._trouble("cannot see whether consumers would receive redrives", error)
+            reasons = dict.fromkeys(wanted, f"cannot see whether its consumer would receive it: {error}")
+        going: list[DeadLetter] = []
+        held: list[Settlement] = []
+        for letter in letters:
+            reason = reasons.get(consumers[letter.id])
+            if reason is None:
+                self.undeliverable.pop(letter.source, None)
+                going.append(letter)
+            else:
+                self.counts.undeliverable += 1
+                self.undeliverable[letter.source] = reason
+                held.append(Settlement(letter.hold, Release(at=now + self._strategy.recheck, detail=reason)))
+        return going, held
 
     def _instead_of_sending(self, letter: DeadLetter, now: datetime) -> Outcome | None:
         """What becomes of a letter that is not sent back now; None: it is."""
@@ -191,7 +226,7 @@ class Worker:
         """They are on their way: the letters wait for their verdicts."""
         if not holds:
             return
-        kept = await self._store.extend(holds, lease=self._options.quiet_time, sent=True)
+        kept = await self._store.extend(holds, lease=self._options.verdict_timeout, sent=True)
         lost = [hold for hold, still_ours in zip(holds, kept, strict=True) if not still_ours]
         stale = len(lost) - (await self._judged(lost) if lost else 0)
         self.counts.sent += len(holds) - stale

@@ -22,6 +22,7 @@ from redrive.letters import DeadLetter, Headers, Message, Note, State, letter_id
 from redrive.letters.headers import pack
 from redrive.letters.letter import EPOCH, storable
 from redrive.letters.message import own_correlation_id
+from redrive.letters.redrive import unmarked
 from redrive.replay import evaluate, expression
 from redrive.replay.plain import (
     Json,
@@ -33,6 +34,7 @@ from redrive.replay.plain import (
     with_headers,
     write_json,
 )
+from redrive.transports.redriving import attempts_of
 
 MOST_OPERATIONS: Final = 1000
 LARGEST: Final = 64 * 1024 * 1024  # bytes that an edit may make of a body
@@ -323,11 +325,13 @@ def edited_copy(letter: DeadLetter, message: Message, *, by: str, at: datetime) 
     if message == letter.message:
         raise FormatError(f"the edit changes nothing in letter {letter.id}")
     key = f"edit/{letter.id}/{_digest(message)}"
+    message = msgspec.structs.replace(message, headers=unmarked(message.headers))
     return msgspec.structs.replace(
         letter,
         id=letter_id(key, letter.failure.at),  # not `at`: the same edit tomorrow is the same letter
         key=key,
         derived_from=letter.id,
+        prior_redrives=attempts_of(letter),
         message=message,
         message_id=storable(message.message_id) if message.message_id else None,
         correlation_id=storable(own_correlation_id(message) or letter.correlation_id),
@@ -344,6 +348,7 @@ def edited_copy(letter: DeadLetter, message: Message, *, by: str, at: datetime) 
         lease_until=None,
         sent_at=None,
         presumed=False,
+        unconfirmed=False,
         attempts=(),
         notes=(Note(at, by, f"edited copy of {letter.id}"),),
     )

@@ -9,6 +9,9 @@ from redrive.errors import SettingsError
 from redrive.transports.redriving import SendOptions
 
 KIND: Final = "replay"
+WORKER_PREFIX: Final = (
+    "replay:"  # in front of the operation's id: the name under which a replay claims letters
+)
 # What becomes of a letter of a replay.
 SENT: Final = "sent"
 SKIPPED: Final = "skipped"
@@ -26,8 +29,9 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     stop_at: float | None = 0.5  # stop when this share of those that are judged has died again
     judge_after: int = 5  # fewer than so many say nothing
     skip_done: bool = False  # H7: leave out letters whose message another letter has resolved already
+    over_limit: bool = False  # send letters at the limit of redrives too: copies that a person has asked for
     health_check: bool = True
-    quiet_time: timedelta = timedelta(hours=1)
+    verdict_timeout: timedelta = timedelta(hours=1)
     lease: timedelta = timedelta(minutes=1)
     sending: SendOptions = SendOptions()
 
@@ -50,6 +54,9 @@ def pack(options: ReplayOptions) -> bytes:
 def unpack(data: bytes) -> ReplayOptions:
     """The options that `pack` wrote."""
     try:
-        return msgspec.json.decode(data, type=ReplayOptions)
+        fields = msgspec.json.decode(data)
+        if isinstance(fields, dict) and "quiet_time" in fields:  # its name in version 1
+            fields["verdict_timeout"] = fields.pop("quiet_time")
+        return msgspec.convert(fields, ReplayOptions)
     except msgspec.MsgspecError as error:
         raise SettingsError(f"the options of this operation cannot be read: {error}") from None

@@ -15,7 +15,8 @@ import msgspec
 from redrive.clock import Clock
 from redrive.errors import SettingsError
 from redrive.letters import DeadLetter, LetterHead, State, letter_id
-from redrive.letters.redrive import Redrive, marked
+from redrive.letters.letter import storable
+from redrive.letters.redrive import unmarked
 from redrive.replay.options import KIND, ReplayOptions, pack
 from redrive.stores.base import Store
 from redrive.stores.many import pages
@@ -50,7 +51,7 @@ async def plan(
     most = min(limit or LARGEST_LIST, LARGEST_LIST)
     async for heads in pages(store, query):
         for head in heads:
-            (letters if head.state in wanted else left_out).append(head)
+            (letters if head.state in wanted or head.unconfirmed else left_out).append(head)
         if len(letters) >= most:
             break
     return Plan(query=words, letters=tuple(letters[:most]), left_out=tuple(left_out))
@@ -63,9 +64,19 @@ def by_ids(ids: Sequence[str]) -> Query:
     return Query((Condition("id", Op.IS, tuple(dict.fromkeys(ids))),))
 
 
+def of_broker(query: Query, broker: str) -> Query:
+    """The letters of one broker among those that match."""
+    return query.narrowed(Condition("broker", Op.IS, (broker,)))
+
+
 async def begin(store: Store, frozen: Plan, options: ReplayOptions, *, by: str, clock: Clock) -> Operation:
-    """Make the plan an operation: durable, and ready to run."""
+    """Make the plan an operation: durable, and ready to run.
+
+    A plan with copies of closed letters is sent whatever the limit of redrives: that is what the copies are for.
+    """
     ids = await _with_copies(store, frozen, by, clock.now())
+    if any(head.state in COPYABLE for head in frozen.letters):
+        options = msgspec.structs.replace(options, over_limit=True)
     operation = Operation(id=new_id(clock.now()), kind=KIND, by=by, query=frozen.query, options=pack(options))
     await store.begin(operation, ids)
     return await store.operation(operation.id)
@@ -87,14 +98,17 @@ async def _with_copies(store: Store, frozen: Plan, by: str, now: datetime) -> li
 
 def _copy(letter: DeadLetter, by: str, now: datetime) -> DeadLetter:
     key = f"{letter.key}@{now.isoformat()}"
-    # The copy begins to count anew; what was tried before stands on its message (H3).
-    headers = marked(letter.message.headers, Redrive(letter.hold, attempts_of(letter)))
+    message_id = letter.message.message_id or letter.id  # the one that redrives of the letter had
     return msgspec.structs.replace(
         letter,
         id=letter_id(key, letter.failure.at),
         key=key,
-        message=msgspec.structs.replace(letter.message, headers=headers),
+        message=msgspec.structs.replace(
+            letter.message, headers=unmarked(letter.message.headers), message_id=message_id
+        ),
+        message_id=storable(message_id),
         derived_from=letter.id,
+        prior_redrives=attempts_of(letter),
         next_retry_at=now,
         tags=(*letter.tags, "copy") if "copy" not in letter.tags else letter.tags,
         assignee=by,

@@ -11,7 +11,7 @@ It does not know where letters come from nor what a console shows; `progress` he
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -27,15 +27,16 @@ from redrive.errors import (
     TransportError,
 )
 from redrive.letters import DeadLetter, LetterHead, State
-from redrive.replay.options import FAILED, SENT, SKIPPED, ReplayOptions, unpack
+from redrive.replay.options import FAILED, SENT, SKIPPED, WORKER_PREFIX, ReplayOptions, unpack
+from redrive.replay.plan import REPLAYABLE
 from redrive.rules import Health, StrategyOptions, in_words, unmet_conditions
 from redrive.stores.base import Store
-from redrive.stores.changes import Release, Settlement
-from redrive.stores.many import pages
+from redrive.stores.changes import Release, Retry, Settlement
+from redrive.stores.many import load_those_there, pages
 from redrive.stores.operations import Operation, OperationState
 from redrive.stores.query import Condition, Op, Query
 from redrive.transports.base import Transport
-from redrive.transports.redriving import is_lost, publication, target
+from redrive.transports.redriving import addressee, attempts_of, is_lost, publication, target
 
 _LOOK_EVERY: Final = timedelta(milliseconds=500)
 _PAGE: Final = 1000
@@ -77,6 +78,7 @@ class Replay:
         *,
         runner: str,
         clock: Clock,
+        broker: str | None = None,
         measure: Callable[[], Health] = Health,
         strategy: StrategyOptions | None = None,
         progress: Hear = lambda _progress: None,
@@ -87,7 +89,8 @@ class Replay:
         self._id = operation.id
         self._options: ReplayOptions = unpack(operation.options)
         self._runner = runner
-        self._worker = f"replay:{operation.id}"
+        self._broker = broker or transport.kind
+        self._worker = f"{WORKER_PREFIX}{operation.id}"
         self._clock = clock
         self._measure = measure
         self._strategy = strategy or StrategyOptions()
@@ -188,23 +191,31 @@ class Replay:
 
     async def _send(self, ids: Sequence[str]) -> None:
         """One batch: take, publish, mark, record."""
-        heads = await self._store.take(ids, self._worker, lease=self._options.lease)
+        known = {head.id: head for head in await self._heads(ids)}
+        at_limit = await self._release_unconfirmed(known.values())
+        heads = await self._store.take(ids, self._worker, brokers=(self._broker,), lease=self._options.lease)
         taken = {head.id for head in heads}
         outcomes = [
-            (letter_id, SKIPPED, "somebody holds it, or it is over")
+            (letter_id, *self._why_not_taken(known.get(letter_id)))
             for letter_id in ids
-            if letter_id not in taken
+            if letter_id not in taken and letter_id not in at_limit
         ]
+        outcomes += [(letter_id, FAILED, reason) for letter_id, reason in at_limit.items()]
         loaded = await self._store.load([head.id for head in heads])
         # One whose lease ended meanwhile may be somebody else's by now; it stays without an outcome.
         letters = [one for one, head in zip(loaded, heads, strict=True) if one.hold == head.hold]
         done = await self._done_elsewhere(letters) if self._options.skip_done else set[str]()
         outcomes += [(letter_id, SKIPPED, "its message was processed already") for letter_id in done]
-        going = [letter for letter in letters if letter.id not in done]
+        exhausted = [letter for letter in letters if letter.id not in done and self._is_exhausted(letter)]
+        outcomes += [(letter.id, FAILED, _at_limit(letter)) for letter in exhausted]
+        not_sent = done.union(letter.id for letter in exhausted)
+        going = [letter for letter in letters if letter.id not in not_sent]
         errors = await self._publish(going)
         sent = [letter for letter, error in zip(going, errors, strict=True) if error is None]
         kept = (
-            await self._store.extend([one.hold for one in sent], lease=self._options.quiet_time, sent=True)
+            await self._store.extend(
+                [one.hold for one in sent], lease=self._options.verdict_timeout, sent=True
+            )
             if sent
             else []
         )
@@ -218,6 +229,7 @@ class Replay:
             for letter in letters
             if letter.id in done
         ]
+        back += [Settlement(letter.hold, Release(detail=_at_limit(letter))) for letter in exhausted]
         for letter, error in zip(going, errors, strict=True):
             if error is not None:
                 outcomes.append((letter.id, FAILED, str(error)))
@@ -226,25 +238,75 @@ class Replay:
             await self._store.settle(back)
         await self._record(outcomes)
 
+    def _is_exhausted(self, letter: DeadLetter, under_way: int = 0) -> bool:
+        """Whether its message was redriven as often as the limit permits, and no person has asked for more.
+
+        The next worker closes such a letter. It may be pending: its message was redriven as another letter before.
+        """
+        return not self._options.over_limit and attempts_of(letter) + under_way >= self._strategy.max_redrives
+
+    async def _release_unconfirmed(self, heads: Iterable[LetterHead]) -> dict[str, str]:
+        """End the redrives that nobody has confirmed: a person has decided to send these letters again.
+
+        Those whose message was redriven as often as the limit permits stay unconfirmed: nothing would be sent for them,
+        and what they wait for may still come. They are given back, each with the reason.
+        """
+        unconfirmed = [head.id for head in heads if head.unconfirmed and head.broker == self._broker]
+        letters = await load_those_there(self._store, unconfirmed) if unconfirmed else []
+        at = self._clock.now() + self._options.lease  # not before we have taken them
+        again = Retry(at=at, result="unconfirmed", detail=f"sent again by {self._id}")
+        settlements: list[Settlement] = []
+        at_limit: dict[str, str] = {}
+        for letter in letters:
+            if not letter.unconfirmed:
+                continue
+            if self._is_exhausted(letter, under_way=1):
+                at_limit[letter.id] = _at_limit(letter, under_way=1)
+            else:
+                settlements.append(Settlement(letter.hold, again))
+        if settlements:
+            await self._store.settle(settlements)
+        return at_limit
+
+    def _why_not_taken(self, head: LetterHead | None) -> tuple[str, str]:
+        is_open = head is not None and (head.state in REPLAYABLE or head.unconfirmed)
+        if head is not None and is_open and head.broker != self._broker:
+            return FAILED, f"it belongs to broker '{head.broker}', and this replay sends to '{self._broker}'"
+        return SKIPPED, "it is claimed by a worker or another replay, or closed"
+
     async def _publish(self, letters: Sequence[DeadLetter]) -> Sequence[RedriveError | None]:
         """Send them; one answer for each, in order."""
         sending = self._options.sending
         going = [one for one in letters if not is_lost(one, sending)]
+        errors: dict[str, RedriveError | None] = {
+            one.id: PublishError("its source is unknown; name a queue to send it to (--to QUEUE)")
+            for one in letters
+            if is_lost(one, sending)
+        }
+        if going and self._transport.capabilities.broadcast and sending.to != "exchange":
+            consumers = {one.id: addressee(one, sending)[1:] for one in going}
+            reasons = await self._transport.unreachable(sorted(set(consumers.values())))
+            errors |= {
+                one.id: PublishError(reasons[consumers[one.id]])
+                for one in going
+                if consumers[one.id] in reasons
+            }
+            going = [one for one in going if one.id not in errors]
         messages = [publication(one, one.hold, sending, self._id) for one in going]
-        answers = iter(await self._transport.publish(messages) if messages else ())
-        nowhere = PublishError("nobody knows where it came from; name a queue to send it to (--to QUEUE)")
-        return [nowhere if is_lost(one, sending) else next(answers) for one in letters]
+        answers = await self._transport.publish(messages) if messages else ()
+        errors |= {one.id: answer for one, answer in zip(going, answers, strict=True)}
+        return [errors[one.id] for one in letters]
 
     async def _done_elsewhere(self, letters: Sequence[DeadLetter]) -> set[str]:
-        """Letters whose message another letter has resolved."""
+        """Letters whose message another letter of the same consumer has resolved."""
         named = sorted({letter.message_id for letter in letters if letter.message_id})
-        done: set[str | None] = set()
+        done: set[tuple[str, str, str | None, str | None]] = set()
         for start in range(0, len(named), _PAGE):
             # Asked for the state as well, a store may walk through all that were ever resolved.
             query = Query((Condition("message", Op.IS, tuple(named[start : start + _PAGE])),))
             async for heads in pages(self._store, query):
-                done.update(head.message_id for head in heads if head.state is State.RESOLVED)
-        return {letter.id for letter in letters if letter.message_id in done}
+                done.update(map(_message_of, (head for head in heads if head.state is State.RESOLVED)))
+        return {letter.id for letter in letters if letter.message_id and _message_of(letter) in done}
 
     async def _record(self, outcomes: Sequence[tuple[str, str, str]]) -> None:
         await self._store.record(self._id, outcomes)
@@ -280,10 +342,11 @@ class Replay:
         return judged > 0 and self._died >= self._options.stop_at * judged
 
     async def _heads(self, ids: Sequence[str]) -> Sequence[LetterHead]:
-        if not ids:
-            return ()
-        query = Query((Condition("id", Op.IS, tuple(ids)),))
-        return (await self._store.page(query, limit=_PAGE)).heads
+        heads: list[LetterHead] = []
+        for start in range(0, len(ids), _PAGE):
+            query = Query((Condition("id", Op.IS, tuple(ids[start : start + _PAGE])),))
+            heads += (await self._store.page(query, limit=_PAGE)).heads
+        return heads
 
     # --- after -------------------------------------------------------------------------------------------------
 
@@ -323,3 +386,13 @@ class Replay:
                 phase=phase,
             )
         )
+
+
+def _message_of(head: LetterHead) -> tuple[str, str, str | None, str | None]:
+    """The message that a letter is about: equal ids at different consumers are different messages."""
+    return head.broker, head.source, head.consumer_group, head.message_id
+
+
+def _at_limit(letter: DeadLetter, under_way: int = 0) -> str:
+    redrives = attempts_of(letter) + under_way
+    return f"its message was redriven {redrives} times, which is the limit; only a copy can be sent"

@@ -42,8 +42,9 @@ class Breaker:
     def __init__(self, options: BreakerOptions, *, by_hearsay: bool = False) -> None:
         """By hearsay: outcomes are told by others, late or never.
 
-        Then any of them is as good as a probe's, and a probe of which nothing is heard for as long as the pause lets
-        another one go. Else a probe ends here for certain, and what was under way when it opened says nothing new.
+        Then any success closes it, and a probe of which nothing is heard for as long as the pause lets another one go.
+        Else a probe ends here for certain. Failures without a probe change nothing: those tries were under way when it
+        opened.
         """
         self._options = options
         self._by_hearsay = by_hearsay
@@ -78,7 +79,7 @@ class Breaker:
     def record(self, *, failed: bool, now: timedelta) -> bool:
         """A try has ended; whether that has closed the breaker."""
         if self._until is not None:
-            judges = self._probe is not None or self._by_hearsay
+            judges = self._probe is not None or (self._by_hearsay and not failed)
             return judges and self._judge(failed=failed, now=now)
         last = self._last
         if len(last) == self._options.least:

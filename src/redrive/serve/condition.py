@@ -6,7 +6,7 @@ and none for longer than a moment: a broker that is away must not make the answe
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from redrive._version import __version__
@@ -32,12 +32,18 @@ class Condition:
         services: Callable[[], Sequence[Watched]],
         clock: Clock,
         broker: EmbeddedBroker | None = None,
+        *,
+        name: str | None = None,
+        unserved: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
+        """`name` is the broker's; `unserved` counts letters that wait for a broker that no server serves."""
         self._store = store
         self._transport = transport
         self._services = services
         self._clock = clock
         self._broker = broker
+        self._name = name or transport.kind
+        self._unserved = unserved
         self._began = clock.monotonic()
 
     async def report(self) -> dict[str, Any]:
@@ -54,6 +60,8 @@ class Condition:
             "uptime_seconds": round((self._clock.monotonic() - self._began).total_seconds(), 3),
             "store": store,
             "broker": broker,
+            "broker_name": self._name,
+            "letters_unserved": dict(self._unserved()),
             "services": services,
         }
         if self._broker is not None:

@@ -3,11 +3,12 @@
     alarms ◄── collected ── collectors ── died again ──► breakers ◄── resolved ── verdicts
       │ alerts                                              │ recovered
       ▼                                                     ▼
-    delivering                           workers ◄─ wake ── awakening      rescuer · retention · discovery
+    delivering                           workers ◄─ wake ── awakening      rescuer · retention · confirmer · discovery
 
 Everything is made of the settings here; each part knows only its own business. What they count is asked of them.
 """
 
+import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -22,16 +23,19 @@ from redrive.collect.reading import Reader
 from redrive.formats.conventions import with_own
 from redrive.letters import State
 from redrive.recover.breaker import Breakers, HoldBackOptions
+from redrive.recover.confirmer import Confirmer
 from redrive.recover.health import HostHealth
 from redrive.recover.rescuer import Rescuer
 from redrive.recover.retention import Retention, RetentionOptions
 from redrive.recover.service import Service
 from redrive.recover.worker import Worker, WorkerOptions
+from redrive.replay.destinations import Destinations
 from redrive.serve.alarms import Alarms
 from redrive.serve.awaken import Awakening
 from redrive.serve.discovery import Discovery, Look
 from redrive.serve.measures import Measures
 from redrive.serve.prober import Prober
+from redrive.serve.registration import AfterRegistration, Registration
 from redrive.serve.watched import Watched
 from redrive.settings import Settings
 from redrive.stores.base import Rescued, Store
@@ -43,6 +47,7 @@ from redrive.watch.alerts.delivering import Delivering
 from redrive.watch.alerts.made import notifiers_of, policy_of, rules_of, told_to, windows_of
 
 Trouble = Callable[[str, Exception], None]
+_LOG: Final = logging.getLogger("redrive.serve")
 _RESCUE_EVERY: Final = timedelta(seconds=15)
 
 
@@ -60,16 +65,22 @@ class Crew:
         discover: Look | None = None,
         component: str = "broker",
         probe: Probe | None = None,
+        broker: str | None = None,
     ) -> None:
         """`discover` tells the queues of a broker of our own; without it only queues with a name are collected.
 
-        `component` is what alerts call the broker, `probe` asks its management.
+        `component` is what alerts call the broker, `probe` asks its management, `broker` is its name.
         """
         self._settings = settings
         self._store = store
         self._transport = transport
         self._clock = clock
         self._trouble = trouble
+        self.broker = broker or transport.kind
+        self._server = f"{socket.gethostname()}/{os.getpid()}"  # no two of all that share a store
+        self.registration = Registration(
+            store, transport, clock, broker=self.broker, server=self._server, adopted=self._adopted
+        )
         self._strategy = settings.strategy_options()
         self._conventions = with_own(settings.conventions)
         self._reader = Reader(settings.classifier(), settings.redactor(), self._strategy)
@@ -88,15 +99,26 @@ class Crew:
             store,
             clock=clock,
             trouble=trouble,
+            broker=self.broker,
             batch=settings.collect.batch,
             resolved=lambda verdict: self.breakers.succeeded(verdict.source),
         )
         self.workers = [self._a_worker(number) for number in range(1, settings.recover.workers + 1)]
-        self.rescued = {"presumed": 0, "crashed": 0, "given_up": 0}
+        self.confirmer = Confirmer(
+            store,
+            transport,
+            clock=clock,
+            verdict_timeout=settings.recover.verdict_timeout,
+            retry_in=self._strategy.steps[0],
+            broker=self.broker,
+            find=Destinations(store).consumer_of,
+            trouble=trouble,
+        )
+        self.rescued = {"crashed": 0, "given_up": 0}
         self.rescuer = Rescuer(
             store,
             clock,
-            every=min(_RESCUE_EVERY, settings.recover.lease, settings.recover.quiet_time),
+            every=min(_RESCUE_EVERY, settings.recover.lease, settings.recover.verdict_timeout),
             retry_in=self._strategy.steps[0],
             max_redrives=self._strategy.max_redrives,
             rescued=self._rescued,
@@ -105,19 +127,24 @@ class Crew:
         self.discovery = discover and Discovery(
             discover, tuple(self.collectors), self._discovered, clock, trouble
         )
-        others: list[Service] = [
-            *self.collectors.values(),
-            self.verdicts,
+        of_the_store: list[Service] = [
+            self.registration,
             self.rescuer,
             self.retention,
             self.awakening,
             self.alarms,
             self.delivering,
         ]
+        of_the_broker: list[Service] = [*self.collectors.values(), self.verdicts, self.confirmer]
         if self.discovery is not None:
-            others.append(self.discovery)
-        self._services = [Watched(service, clock) for service in others] + [
-            Watched(worker, clock, f"worker {number}") for number, worker in enumerate(self.workers, start=1)
+            of_the_broker.append(self.discovery)
+        self._services = [
+            *(Watched(service, clock) for service in of_the_store),
+            *(Watched(AfterRegistration(service, self.registration), clock) for service in of_the_broker),
+            *(
+                Watched(AfterRegistration(worker, self.registration), clock, f"worker {number}")
+                for number, worker in enumerate(self.workers, start=1)
+            ),
         ]
 
     @property
@@ -147,6 +174,7 @@ class Crew:
             options=self._strategy,
             clock=self._clock,
             trouble=self._trouble,
+            broker=self.broker,
             batch=self._settings.collect.batch,
             conventions=self._conventions,
             died_again=lambda source, _failure: self.breakers.died(source),
@@ -177,8 +205,11 @@ class Crew:
             component=component,
             dead_letter_queues={source.name: source.dlq for source in self.sources},
             clean=settings.redactor().clean,
+            broker=self.broker,
+            undeliverable=self._undeliverable,
             prober=prober,
         )
+        self.measures = measures
         return Alarms(
             self._store,
             Alarm(
@@ -200,10 +231,14 @@ class Crew:
         return Worker(
             self._store,
             self._transport,
-            name=f"{socket.gethostname()}/{os.getpid()}/{number}",  # no two of all that share a store
+            name=f"{self._server}/{number}",
+            broker=self.broker,
             strategy=self._strategy,
             options=WorkerOptions(
-                batch=recover.batch, poll=recover.poll, lease=recover.lease, quiet_time=recover.quiet_time
+                batch=recover.batch,
+                poll=recover.poll,
+                lease=recover.lease,
+                verdict_timeout=recover.verdict_timeout,
             ),
             clock=self._clock,
             breakers=self.breakers,
@@ -211,15 +246,20 @@ class Crew:
             trouble=self._trouble,
         )
 
+    def _undeliverable(self) -> dict[str, str]:
+        """Sources whose redrives would reach no consumer, with the reason."""
+        return {source: reason for worker in self.workers for source, reason in worker.undeliverable.items()}
+
+    def _adopted(self, count: int) -> None:
+        _LOG.info("letters assigned to broker broker=%s letters=%d", self.broker, count)
+
     def _wake(self) -> None:
         for worker in self.workers:
             worker.wake()
 
     def _rescued(self, found: Sequence[Rescued]) -> None:
         for each in found:
-            if each.state is State.RESOLVED:
-                self.rescued["presumed"] += 1
-            elif each.state is State.FAILED:
+            if each.state is State.FAILED:
                 self.rescued["given_up"] += 1
             else:
                 self.rescued["crashed"] += 1

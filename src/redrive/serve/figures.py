@@ -39,6 +39,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     error_types: dict[str, int]
     times: tuple[float, ...]  # seconds in the dead-letter queue, sorted
     incidents: dict[str, int]  # open ones, by severity
+    unconfirmed: int  # letters
 
 
 class Figures:
@@ -54,7 +55,7 @@ class Figures:
     async def text(self) -> bytes:
         """Everything, in Prometheus' text format. What the store cannot tell is left out."""
         registry = CollectorRegistry()
-        registry.register(_Once([*self._counted(), *_known(await self._from_store())]))
+        registry.register(_Once([*self._counted(), *_known(await self._from_store()), self._unserved()]))
         return generate_latest(registry)
 
     # --- what the services have counted ------------------------------------------------------------------------
@@ -67,6 +68,10 @@ class Figures:
             ("known", "dead letters that were there already"),
             ("returned", "redrives that died again"),
             ("late", "redrives that died after their claim had ended"),
+            (
+                "separated",
+                "dead letters with headers of a redrive that they were not: kept as letters of their own",
+            ),
         ):
             family = CounterMetricFamily(f"redrive_{name}", what, labels=["queue_name"])
             for queue, counts in collected:
@@ -78,6 +83,7 @@ class Figures:
             ("parked", "letters left to a person"),
             ("exhausted", "letters given up after too many redrives"),
             ("waiting", "letters held back because a condition was not met"),
+            ("undeliverable", "letters held back because no consumer would have received them"),
             ("stale", "writes that came after their lease was lost"),
         ):
             total = sum(getattr(worker.counts, name) for worker in crew.workers)
@@ -87,9 +93,20 @@ class Figures:
             yield _counter("redriven" if name == "sent" else name, what, total)
         verdicts, rescued = crew.verdicts.counts, crew.rescued
         yield _counter("resolved", "letters resolved by a verdict", verdicts.resolved)
-        yield _counter("verdicts_late", "verdicts that came too late or twice", verdicts.late)
-        yield _counter("verdicts_unreadable", "verdicts that could not be read", verdicts.unreadable)
-        yield _counter("presumed", "letters resolved because no word came back", rescued["presumed"])
+        rejected = CounterMetricFamily(
+            "redrive_verdicts_rejected", "verdicts that resolved nothing, by reason", labels=["reason"]
+        )
+        for reason in ("late", "unreadable", "other_consumer", "other_broker"):
+            rejected.add_metric([reason], getattr(verdicts, reason))
+        yield rejected
+        confirmer = crew.confirmer.counts
+        yield _counter(
+            "unconfirmed", "redrives that got neither verdict nor death in time", confirmer.unconfirmed
+        )
+        yield _counter("presumed", "letters presumed resolved: taken, and nothing died", confirmer.presumed)
+        yield _counter(
+            "consumers_gone", "redrives whose consumer group was gone; pending again", confirmer.returned
+        )
         yield _counter("deleted", "letters deleted because they were old", crew.retention.counts.deleted)
         yield _counter("archived", "failed letters put into files", crew.retention.counts.archived)
         yield _counter("crashed", "letters whose worker was gone", rescued["crashed"])
@@ -119,6 +136,16 @@ class Figures:
         yield failures
         yield breakers
 
+    def _unserved(self) -> Metric:
+        family = GaugeMetricFamily(
+            "redrive_letters_unserved",
+            "letters that wait for a redrive while no server serves their broker",
+            labels=["broker"],
+        )
+        for broker, count in self._crew.measures.unserved.items():
+            family.add_metric([storable(broker)], count)
+        return family
+
     # --- what the store knows ----------------------------------------------------------------------------------
 
     async def _from_store(self) -> Known:
@@ -127,12 +154,14 @@ class Figures:
             states = await self._store.tally("state")
             types = await self._store.tally("error", Query((Condition("state", Op.IS, _OPEN),)))
             heads = (await self._store.page(_RESOLVED, limit=_LAST)).heads
+            unconfirmed = await self._store.count(Query((Condition("unconfirmed", Op.IS, (1,)),)))
             severities = Counter(one.found.severity for one in (await self._crew.alarms.book()).open())
             self._known = Known(
                 states={str(state): states.get(state, 0) for state in State},
                 error_types=dict(sorted(types.items(), key=lambda item: -item[1])[:_MOST_TYPES]),
                 times=tuple(sorted((head.updated_at - head.created_at).total_seconds() for head in heads)),
                 incidents={str(severity): severities[severity] for severity in Severity},
+                unconfirmed=unconfirmed,
             )
             self._at = now
         return self._known
@@ -157,6 +186,9 @@ def _known(known: Known) -> Iterator[Metric]:
     for severity, count in known.incidents.items():
         incidents.add_metric([severity], count)
     yield backlog
+    yield GaugeMetricFamily(
+        "redrive_letters_unconfirmed", "letters whose redrive nobody has confirmed", known.unconfirmed
+    )
     yield types
     yield incidents
     if known.times:

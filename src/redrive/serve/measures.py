@@ -20,6 +20,7 @@ from redrive.letters import DeadLetter, LetterHead, State
 from redrive.serve.prober import Prober
 from redrive.serve.watched import Watched
 from redrive.stores.base import Store
+from redrive.stores.brokers import known_brokers
 from redrive.stores.query import Condition, Op, Query, Sort
 from redrive.transports.base import Transport
 from redrive.watch.alerts.rules import Measured
@@ -52,11 +53,14 @@ class Measures:
         component: str,
         dead_letter_queues: Mapping[str, str],
         clean: Callable[[str], str],
+        broker: str | None = None,
+        undeliverable: Callable[[], Mapping[str, str]] = dict,
         prober: Prober | None = None,
     ) -> None:
         """`queues` are those that are collected; `dead_letter_queues` tells where the letters of a source lie.
 
-        `clean` takes out of an id what is not for everybody's eyes.
+        `clean` takes out of an id what is not for everybody's eyes. `broker` is the name of the served broker;
+        `undeliverable` gives the sources whose redrives would reach no consumer, with the reason.
         """
         self._store = store
         self._transport = transport
@@ -66,6 +70,9 @@ class Measures:
         self._component = component
         self._dead_letter_queues = dict(dead_letter_queues)
         self._clean = clean
+        self._broker = broker or transport.kind
+        self._undeliverable = undeliverable
+        self.unserved: dict[str, int] = {}  # broker → letters that wait; as of the last look
         self._prober = prober
         self._open: dict[str, int] = {}  # by source: as of the last look, and what was collected since
         self._has_looked = False
@@ -116,9 +123,10 @@ class Measures:
             *self._ingestion(),
             *self._spikes(subjects("error_spike")),
             *self._running(subjects("service")),
+            *self._not_delivered(subjects("undeliverable")),
         ]
         looks: list[Callable[[], Awaitable[list[Measured]]]] = [
-            lambda: self._from_store(subjects("open_letters")),
+            lambda: self._from_store(subjects),
             lambda: self._depths(subjects("dlq_depth")),
         ]
         if self._prober is not None:
@@ -130,12 +138,17 @@ class Measures:
                 continue
         return found
 
-    async def _from_store(self, known: Iterable[str]) -> list[Measured]:
+    async def _from_store(self, subjects: Subjects) -> list[Measured]:
         """What has to be counted there; a store that takes long for it is asked less often."""
         began = self._clock.monotonic()
         if began < self._rest_until:
             return []
-        found = [*await self._letters(known), *await self._resolution()]
+        found = [
+            *await self._letters(subjects("open_letters")),
+            *await self._resolution(),
+            *await self._unconfirmed(subjects("unconfirmed")),
+            *await self._unserved(subjects("unserved")),
+        ]
         ended = self._clock.monotonic()
         self._rest_until = ended + _REST * (ended - began)
         return found
@@ -167,6 +180,49 @@ class Measures:
             return []
         counts = {"resolved": resolved, "of": total}
         return [Measured(measure="resolution", value=resolved / total, component="store", counts=counts)]
+
+    async def _unconfirmed(self, known: Iterable[str]) -> list[Measured]:
+        counts = await self._store.tally("source", Query((Condition("unconfirmed", Op.IS, (1,)),)))
+        return [
+            Measured(
+                measure="unconfirmed",
+                subject=source,
+                value=float(counts.get(source, 0)),
+                component=self._component,
+                counts={"unconfirmed": float(counts.get(source, 0))},
+            )
+            for source in sorted({*counts, *known})
+        ]
+
+    async def _unserved(self, known: Iterable[str]) -> list[Measured]:
+        """Letters that no server will ever claim: their broker is not served, or not known."""
+        pending = Query((Condition("state", Op.IS, (str(State.PENDING),)),))
+        waiting = await self._store.tally("broker", pending)
+        brokers, now = await known_brokers(self._store), self._clock.now()
+        served = {self._broker, *(name for name, broker in brokers.items() if broker.is_served(now))}
+        self.unserved = {name: count for name, count in waiting.items() if name not in served}
+        return [
+            Measured(
+                measure="unserved",
+                subject=name,
+                value=float(self.unserved.get(name, 0)),
+                component="store",
+                counts={"waiting": float(self.unserved.get(name, 0))},
+            )
+            for name in sorted({*self.unserved, *known})
+        ]
+
+    def _not_delivered(self, known: Iterable[str]) -> list[Measured]:
+        reasons = self._undeliverable()
+        return [
+            Measured(
+                measure="undeliverable",
+                subject=source,
+                value=float(source in reasons),
+                component=self._component,
+            )
+            for source in sorted({*reasons, *known})
+        ]
 
     async def _depths(self, known: Iterable[str]) -> list[Measured]:
         """How deep the queues are, and whether there is a broker that says so."""

@@ -33,7 +33,7 @@ from redrive.serve.lock import ServeLock
 from redrive.serve.web import check_loopback, start_web
 from redrive.settings import Settings, StoreSettings
 from redrive.stores import open_store
-from redrive.transports import Source, Transport, open_transport
+from redrive.transports import Source, Transport, broker_name, open_transport
 from redrive.transports.probing import Probe, probe_of
 from redrive.watch.alerts.made import check
 
@@ -98,8 +98,17 @@ class Server:
                 discover,
                 _component(self._settings.broker.url),
                 _probe(url, management or self._settings.broker.management_url),
+                broker_name(self._settings),
             )
-            condition = Condition(store, transport, lambda: crew.services, self._clock, broker)
+            condition = Condition(
+                store,
+                transport,
+                lambda: crew.services,
+                self._clock,
+                broker,
+                name=crew.broker,
+                unserved=lambda: crew.measures.unserved,
+            )
             web = await start_web(
                 store,
                 condition,

@@ -4,21 +4,30 @@ A reader takes a value as TOML gives it and returns what it means. The rule: wha
 is a `SettingsError` that says what is wanted. Where the value stands, whoever calls adds.
 """
 
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from math import isfinite
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from redrive.errors import SettingsError, did_you_mean
 from redrive.rules import format_duration, parse_duration
 
 Read: TypeAlias = Callable[[Any], Any]
+_BROKER_NAME: Final = re.compile(r"[a-z0-9-]{1,63}")
 
 
 def text(value: Any) -> str:
     """Text that is not empty."""
     if not isinstance(value, str) or not value.strip():
         raise SettingsError("wants text that is not empty")
+    return value
+
+
+def broker_name(value: Any) -> str:
+    """The name of a broker."""
+    if not isinstance(value, str) or not _BROKER_NAME.fullmatch(value):
+        raise SettingsError("must be 1 to 63 lowercase letters, digits and dashes, such as shop-eu")
     return value
 
 

@@ -17,6 +17,7 @@ import msgspec
 from redrive.rules import parse_backoff
 from redrive.settings.reading import (
     Read,
+    broker_name,
     duration,
     durations,
     hours,
@@ -90,6 +91,10 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
         "broker": (
             BrokerSettings,
             {
+                "name": Setting(
+                    broker_name,
+                    "the name that letters of this broker carry; unset: `rabbitmq`, `kafka` or `embedded`, by its kind",
+                ),
                 "url": Setting(
                     text,
                     "where messages come from: `amqp://USER:PASSWORD@HOST:PORT/VHOST`; unset: that of this machine",
@@ -135,9 +140,9 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
                 "cpu_below": Setting(share, "the conditional strategy waits for a CPU below this share"),
                 "memory_below": Setting(share, "the conditional strategy waits for memory below this share"),
                 "workers": Setting(whole(0, 1000), "workers of `redrive serve`; 0: nothing is sent back by itself"),
-                "quiet_time": Setting(
+                "verdict_timeout": Setting(
                     duration(_SECOND, timedelta(days=30)),
-                    "a redrive without a verdict is then presumed to be processed",
+                    "a redrive without verdict or death is unconfirmed after this time",
                 ),
             },
         ),

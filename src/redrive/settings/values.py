@@ -33,6 +33,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where messages come from."""
 
+    name: str | None = None  # None: the kind of the broker
     url: str | None = None
     management_url: str | None = None
 
@@ -114,7 +115,7 @@ class RecoverSettings(msgspec.Struct, frozen=True, kw_only=True):
     cpu_below: float = 0.80
     memory_below: float = 0.85
     workers: int = 2
-    quiet_time: timedelta = timedelta(hours=1)
+    verdict_timeout: timedelta = timedelta(hours=1)
 
 
 class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True):

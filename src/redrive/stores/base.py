@@ -12,27 +12,32 @@ Adding
   S5   All letters of one `add` are added, or none is.
 
 Claiming
-  S6   `claim` gives letters that are pending, due and not held, by priority, then by age.
+  S6   `claim` gives letters of one broker that are pending, due and not held, by priority, then by age.
   S7   No two claims hold the same letter at the same time.
   S8   Each claim gives the letter a fence one higher than ever before; a fence never falls.
   S9   A claimed letter is `dlq_processing`, with worker, time and end of lease in its head.
-  S10  `take` claims chosen letters, pending (due or not) or manual; those that cannot be had are left out.
+  S10  `take` claims chosen letters, pending (due or not) or manual; those that cannot be had, or belong to none of the
+       brokers named, are left out.
   S11  `extend` moves the end of a lease that still runs, and says which holds it could not extend.
   S12  `extend(sent=True)` marks a letter as redriven and waiting for its verdict.
   S13  A store may let a crowd that falls due at one moment in by portions of at least 10,000; the order of
        S6 holds within what was let in.
 
 Settling
-  S14  `settle` carries out each outcome whose fence is the letter's and whose lease still runs.
-  S15  With another fence, after the lease ended, or without a claim, it changes nothing and says so.
+  S14  `settle` carries out each outcome whose fence is the letter's, if the lease still runs or the letter was marked
+       as sent.
+  S15  With another fence, without a claim, or after the lease of a letter that was not sent, it changes nothing and
+       says so.
   S16  Resolve, Retry and Exhaust count as a redrive and leave an attempt in the history; Park and Release do not.
   S17  A failure shown with Retry, Exhaust or Park becomes the letter's failure; the message is never changed.
-  S18  A settled letter is held by nobody.
+  S18  A settled letter is held by nobody, and it is no longer unconfirmed.
 
 Rescuing
-  S19  `rescue` ends leases that ran out: a crash counts as a redrive and is kept as an attempt.
+  S19  `rescue` ends expired leases of letters that were not sent: a crash counts as a redrive and is kept as an
+       attempt.
   S20  Below the limit a rescued letter is pending again after the given time; at the limit it is `dlq_failed`.
-  S21  A letter that waited for its verdict is `dlq_resolved` and marked as presumed.
+  S21  A letter that was sent stays `dlq_processing` when its lease expires, until an outcome settles it: the store
+       never presumes that it succeeded.
 
 Changing
   S22  `apply` carries out one change on all letters named, or on none: an illegal step or an unknown id is an
@@ -83,6 +88,16 @@ Remembering
   S47  When `remember` returns True, the memo is durable, and its version is one higher than the one shown.
   S48  `recall` gives the memo as it was last written, bit-exact and with its version; a name under which nothing was
        written has version 0 and no body.
+
+Waiting for verdicts
+  S49  `overdue` gives the letters of one broker that were sent and whose lease has expired, by the end of that lease,
+       then by id. Each is marked as unconfirmed and gets a new lease; state, fence and worker stay.
+  S50  The change log gets a line of the rescuer when a letter becomes unconfirmed, and none when `overdue` gives it
+       again.
+
+Brokers
+  S51  `SetBroker` moves letters to another broker and leaves their state alone; for a letter that is being redriven it
+       is an error.
 """
 
 from collections.abc import Sequence
@@ -161,12 +176,24 @@ class Store(Protocol):
         """How many letters match, for each value of the field `by`."""
         ...
 
-    async def claim(self, worker: str, *, limit: int = 10, lease: timedelta = LEASE) -> list[LetterHead]:
-        """Due letters, now held by `worker`."""
+    async def claim(
+        self, worker: str, *, broker: str, limit: int = 10, lease: timedelta = LEASE
+    ) -> list[LetterHead]:
+        """Due letters of this broker, now held by `worker`."""
         ...
 
-    async def take(self, ids: Sequence[str], worker: str, *, lease: timedelta = LEASE) -> list[LetterHead]:
-        """Chosen letters, now held by `worker`."""
+    async def take(
+        self,
+        ids: Sequence[str],
+        worker: str,
+        *,
+        brokers: Sequence[str] | None = None,
+        lease: timedelta = LEASE,
+    ) -> list[LetterHead]:
+        """Chosen letters of these brokers, now held by `worker`.
+
+        None means any broker; only a caller that sends nothing asks for that.
+        """
         ...
 
     async def extend(
@@ -182,7 +209,11 @@ class Store(Protocol):
     async def rescue(
         self, *, retry_in: timedelta, max_redrives: int = MAX_REDRIVES, limit: int = 1000
     ) -> list[Rescued]:
-        """End leases that ran out."""
+        """End expired leases of letters that were not sent."""
+        ...
+
+    async def overdue(self, *, broker: str, lease: timedelta, limit: int = 1000) -> list[LetterHead]:
+        """Letters of this broker that were sent and got no verdict in time, now unconfirmed and held for `lease`."""
         ...
 
     async def apply(self, change: Change, ids: Sequence[str], *, by: str) -> None:

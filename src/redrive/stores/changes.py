@@ -10,8 +10,10 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from redrive.letters import Failure, Hold, Step
+from redrive.errors import LifecycleError
+from redrive.letters import Failure, Hold, State, Step
 from redrive.letters.letter import headline, storable
+from redrive.letters.lifecycle import after
 
 # --- outcomes: what a worker says about a letter it holds ------------------------------------------------
 
@@ -25,12 +27,13 @@ class Resolve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """It failed again and is to be tried once more at `at`."""
+    """It failed again, or no verdict came, and it is to be tried once more at `at`."""
 
     at: datetime
     failure: Failure | None = None
     strategy: str | None = None
     detail: str = ""
+    result: str = "failed"  # of the attempt: one of `RETRY_RESULTS`
 
 
 class Exhaust(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +61,7 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Outcome: TypeAlias = Resolve | Retry | Exhaust | Park | Release
+RETRY_RESULTS: Final = ("failed", "unconfirmed")
 
 
 class Settlement(msgspec.Struct, frozen=True):
@@ -67,13 +71,13 @@ class Settlement(msgspec.Struct, frozen=True):
     outcome: Outcome
 
 
-# Which step of the lifecycle an outcome is, and whether something was tried (S16).
-STEP_OF: Final[dict[type[Outcome], tuple[Step, str | None]]] = {
-    Resolve: (Step.RESOLVE, "resolved"),
-    Retry: (Step.RETRY, "failed"),
-    Exhaust: (Step.EXHAUST, "failed"),
-    Park: (Step.PARK, None),
-    Release: (Step.RETRY, None),
+# Which step of the lifecycle an outcome is.
+STEP_OF: Final[dict[type[Outcome], Step]] = {
+    Resolve: Step.RESOLVE,
+    Retry: Step.RETRY,
+    Exhaust: Step.EXHAUST,
+    Park: Step.PARK,
+    Release: Step.RETRY,
 }
 
 
@@ -125,9 +129,15 @@ class Annotate(msgspec.Struct, frozen=True):
     text: str
 
 
-Change: TypeAlias = Schedule | Discard | Archive | Delete | Assign | Tag | Prioritise | Annotate
+class SetBroker(msgspec.Struct, frozen=True):
+    """The letters belong to another broker."""
 
-# The step of the lifecycle a change is; None: it leaves the state alone and is legal in any.
+    broker: str
+
+
+Change: TypeAlias = Schedule | Discard | Archive | Delete | Assign | Tag | Prioritise | Annotate | SetBroker
+
+# The step of the lifecycle a change is; None: it leaves the state alone.
 STEP_OF_CHANGE: Final[dict[type[Change], Step | None]] = {
     Schedule: Step.SCHEDULE,
     Discard: Step.DISCARD,
@@ -137,6 +147,25 @@ STEP_OF_CHANGE: Final[dict[type[Change], Step | None]] = {
     Tag: None,
     Prioritise: None,
     Annotate: None,
+    SetBroker: None,
+}
+
+# How outcomes and changes are called in the change log. These names are stored: they never change.
+_ACTIONS: Final[dict[type[Outcome | Change], str]] = {
+    Resolve: "resolve",
+    Retry: "retry",
+    Exhaust: "exhaust",
+    Park: "park",
+    Release: "release",
+    Schedule: "schedule",
+    Discard: "discard",
+    Archive: "archive",
+    Delete: "delete",
+    Assign: "assign",
+    Tag: "tag",
+    Prioritise: "prioritise",
+    Annotate: "annotate",
+    SetBroker: "set_broker",
 }
 
 
@@ -155,8 +184,31 @@ def failure_fields(failure: Failure) -> dict[str, Any]:
 
 
 def action_of(said: Change | Outcome) -> str:
-    """The name of a change or an outcome in the journal."""
-    return type(said).__name__.lower()
+    """The name of a change or an outcome in the change log."""
+    return _ACTIONS[type(said)]
+
+
+def result_of(outcome: Outcome) -> str | None:
+    """The result of the attempt that the outcome ends; None: nothing was tried (S16)."""
+    match outcome:
+        case Resolve(presumed=presumed):
+            return "presumed" if presumed else "resolved"
+        case Retry(result=result):
+            return result
+        case Exhaust():
+            return "failed"
+        case Park() | Release():
+            return None
+
+
+def state_after(change: Change, before: State) -> State | None:
+    """The state after the change (None: deleted), or a `LifecycleError` if the change is illegal (S22, S23, S51)."""
+    if isinstance(change, SetBroker) and before is State.PROCESSING:
+        raise LifecycleError(
+            f"a {before} letter cannot change its broker: it is being redriven; try again after the redrive"
+        )
+    step = STEP_OF_CHANGE[type(change)]
+    return before if step is None else after(before, step)
 
 
 def describe(change: Change) -> str:
@@ -174,6 +226,8 @@ def describe(change: Change) -> str:
             return str(priority)
         case Annotate(text):
             return text
+        case SetBroker(broker):
+            return broker
         case Archive() | Delete():
             return ""
 

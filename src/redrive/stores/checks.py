@@ -11,6 +11,7 @@ from redrive.errors import LetterInvalidError, SettingsError
 from redrive.letters import DeadLetter
 from redrive.letters.letter import storable
 from redrive.stores.changes import (
+    RETRY_RESULTS,
     Annotate,
     Assign,
     Change,
@@ -21,6 +22,7 @@ from redrive.stores.changes import (
     Resolve,
     Retry,
     Schedule,
+    SetBroker,
     Tag,
 )
 
@@ -72,8 +74,8 @@ def check_time(what: str, moment: datetime) -> None:
         raise SettingsError(f"{what} {moment} has no time zone; use UTC")
 
 
-_REQUIRED: Final = ("id", "key", "source", "transport", "correlation_id", "reason", "error_type", "group")
-_OPTIONAL: Final = ("error_text", "message_id", "strategy", "assignee")
+_REQUIRED: Final = ("id", "key", "source", "broker", "correlation_id", "reason", "error_type", "group")
+_OPTIONAL: Final = ("error_text", "message_id", "consumer_group", "strategy", "assignee")
 _required: Final = attrgetter(*_REQUIRED)
 
 
@@ -84,9 +86,10 @@ def check_letter(letter: DeadLetter) -> None:
         missing = _REQUIRED[required.index("")]
         raise LetterInvalidError(f"letter {letter.id or '(no id)'} has no {missing}")
     texts = (
-        *required, letter.error_text, letter.message_id or "", letter.strategy or "", letter.assignee or ""
+        *required, letter.error_text, letter.message_id or "", letter.consumer_group or "", letter.strategy or "",
+        letter.assignee or "",
     )  # fmt: skip
-    # One look at all of them is quicker than twelve, and hardly ever finds anything.
+    # One look at all of them is quicker than thirteen, and hardly ever finds anything.
     if _text_problem("".join(texts)) is not None:
         for name, text in zip(_REQUIRED + _OPTIONAL, texts, strict=True):
             if (problem := _text_problem(text)) is not None:
@@ -102,6 +105,10 @@ def check_letter(letter: DeadLetter) -> None:
         raise LetterInvalidError(f"letter {letter.id}: a time has no time zone; use UTC")
     if not 0 <= letter.retry_count < 2**31:
         raise LetterInvalidError(f"letter {letter.id}: a retry count of {letter.retry_count} is impossible")
+    if not 0 <= letter.prior_redrives < 2**31:
+        raise LetterInvalidError(
+            f"letter {letter.id}: prior_redrives must be between 0 and 2147483647, not {letter.prior_redrives}"
+        )
 
 
 def check_tags(tags: tuple[str, ...]) -> None:
@@ -128,6 +135,8 @@ def check_change(change: Change) -> None:
             check_time("the time", at)
         case Discard(why):
             check_text("the reason", why)
+        case SetBroker(broker):
+            check_name("the broker's name", broker)
         case _:
             pass
 
@@ -137,6 +146,8 @@ def check_outcome(outcome: Outcome) -> None:
     if outcome.strategy is not None:
         check_name("the strategy's name", outcome.strategy)
     check_text("the detail", outcome.detail)
+    if isinstance(outcome, Retry) and outcome.result not in RETRY_RESULTS:
+        raise SettingsError(f"a retry's result must be {' or '.join(RETRY_RESULTS)}, not {outcome.result!a}")
     if isinstance(outcome, Retry | Release) and outcome.at is not None:
         check_time("the time", outcome.at)
     if not isinstance(outcome, Resolve | Release) and outcome.failure is not None:

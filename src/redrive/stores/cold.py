@@ -33,6 +33,15 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
     origin: Origin
     system_state: SystemState | None = None
     derived_from: str | None = None
+    prior_redrives: int = 0
+
+
+class _ContentUpToOrigin(msgspec.Struct, frozen=True, array_like=True):
+    """The beginning of a `_Content`, whose message is skipped instead of decoded."""
+
+    key: msgspec.Raw
+    message: msgspec.Raw
+    origin: Origin
 
 
 def _headers_to_bytes(value: Any) -> bytes:
@@ -49,6 +58,7 @@ def _headers_from_bytes(kind: type, value: Any) -> Any:
 
 _encode: Final = msgspec.msgpack.Encoder(enc_hook=_headers_to_bytes).encode
 _decode_content: Final = msgspec.msgpack.Decoder(_Content, dec_hook=_headers_from_bytes).decode
+_decode_up_to_origin: Final = msgspec.msgpack.Decoder(_ContentUpToOrigin).decode
 _decode_failure: Final = msgspec.msgpack.Decoder(Failure).decode
 _context: Final = threading.local()  # a compressor is costly to make and must not be shared by threads
 
@@ -58,7 +68,14 @@ def pack_content(letter: DeadLetter) -> bytes:
     try:
         # The bytes of a `_Content`, which is an array like this tuple, without making one.
         content = _encode(
-            (letter.key, letter.message, letter.origin, letter.system_state, letter.derived_from)
+            (
+                letter.key,
+                letter.message,
+                letter.origin,
+                letter.system_state,
+                letter.derived_from,
+                letter.prior_redrives,
+            )
         )
     except (ValueError, TypeError, OverflowError, RecursionError, RedriveError) as error:
         raise LetterInvalidError(f"letter {letter.id}: its message cannot be stored: {error}") from error
@@ -75,6 +92,14 @@ def unpack_content(data: bytes) -> dict[str, Any]:
         return msgspec.structs.asdict(_decode_content(_expand(data)))
     except (msgspec.MsgspecError, ValueError) as error:
         raise FormatError(f"a stored letter cannot be read: {error}") from error
+
+
+def unpack_consumer_group(data: bytes) -> str | None:
+    """The consumer group of the origin that `pack_content` packed; None also if the bytes are damaged."""
+    try:
+        return _decode_up_to_origin(_expand(data)).origin.consumer_group
+    except (FormatError, msgspec.MsgspecError, ValueError):
+        return None
 
 
 def pack_failure(failure: Failure) -> bytes:

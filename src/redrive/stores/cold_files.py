@@ -28,7 +28,7 @@ from redrive.letters import DeadLetter
 from redrive.stores.cold_lines import from_json, to_json
 
 FORMAT: Final = "redrive-letters"
-VERSION: Final = 1
+VERSION: Final = 2  # 1 had `transport` instead of `broker`; it is still read
 LONGEST_LINE: Final = 1_800_000_000  # the largest letter that a store takes, as JSON
 _NAME: Final = re.compile(r"letters-(\d{4}-\d{2}-\d{2})-(\d{3,})\.jsonl\.zst")
 _TEMPORARY: Final = ".letters-"
@@ -64,7 +64,7 @@ def line_of(letter: DeadLetter) -> bytes:
     """The letter as a line, or a `LetterInvalidError` if the line would not give it back exactly."""
     try:
         content = to_json(letter)
-        again = from_json(content)
+        again = from_json(content, version=VERSION)
     except (ValueError, TypeError, RecursionError, OverflowError, FormatError) as error:
         raise LetterInvalidError(f"letter {letter.id} cannot be written to a cold file: {error}") from error
     if again != letter:
@@ -168,6 +168,7 @@ def read(path: Path) -> Iterator[DeadLetter]:
     whole = blake2b(digest_size=8)
     count = 0
     ended = opened = False
+    version = VERSION
     for number, line in enumerate(_lines(path), 1):
         if ended:
             raise FormatError(f"{path.name}: something follows the end of the file")
@@ -175,11 +176,11 @@ def read(path: Path) -> Iterator[DeadLetter]:
         if opened is (kind == b"file"):
             raise FormatError(f"{path.name}, line {number}: this is not the place for '{kind.decode()}'")
         if kind == b"file":
-            _check_opening(path, content)
+            version = _read_opening(path, content)
             opened = True
         elif kind == b"letter":
             try:
-                letter = from_json(content)
+                letter = from_json(content, version=version)
             except (ValueError, TypeError, RecursionError, FormatError) as error:
                 raise FormatError(f"{path.name}, line {number}: not a letter: {error}") from error
             whole.update(line)
@@ -202,12 +203,14 @@ def _opened(path: Path, number: int, line: bytes) -> tuple[bytes, bytes]:
     return kind, content
 
 
-def _check_opening(path: Path, content: bytes) -> None:
-    opening = _decoded(path, content, _Opening)
+def _read_opening(path: Path, content: bytes) -> int:
+    """The version of the file, if it is one that can be read."""
+    opening: _Opening = _decoded(path, content, _Opening)
     if opening.format != FORMAT:
         raise FormatError(f"{path.name} holds '{opening.format:.40}', not letters")
     if opening.version > VERSION:
         raise FormatError(f"{path.name} was written by a newer redrive (version {opening.version}); upgrade")
+    return opening.version
 
 
 def _check_end(path: Path, content: bytes, count: int, total: str) -> None:

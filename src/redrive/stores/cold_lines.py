@@ -5,7 +5,8 @@ pair of name and value; a value that JSON has no type for is an object with one 
 `{"time": "…"}`, `{"typed": ["int16", 5]}` or `{"table": [["name", value], …]}`. No value stands there as a bare object,
 so none is mistaken for another.
 
-The rule: `from_json(to_json(letter)) == letter`. New fields of a letter have defaults, so that old lines can be read.
+The rule: `from_json(to_json(letter)) == letter`. New fields of a letter have defaults, so that old lines can be read;
+fields that were renamed are translated by the version of the file.
 """
 
 import math
@@ -25,6 +26,7 @@ from redrive.letters import DeadLetter, Failure, Headers, HeaderValue, Message, 
 from redrive.letters.headers import DEEPEST
 
 _ODD: Final = "odd text"  # text that holds lone surrogates, which JSON cannot carry as they are
+_WITH_BROKERS: Final = 2  # the first version whose letters name their broker
 _INT_RANGE: Final = range(-(2**63), 2**64)
 _decode: Final = msgspec.json.Decoder().decode
 # Written by position elsewhere, by name here: field of a letter → its type.
@@ -45,19 +47,32 @@ def to_json(letter: DeadLetter) -> bytes:
         return msgspec.json.encode(_marked(msgspec.to_builtins(fields)))
 
 
-def from_json(data: bytes) -> DeadLetter:
-    """The letter that `to_json` wrote."""
+def from_json(data: bytes, *, version: int) -> DeadLetter:
+    """The letter that `to_json` wrote in a file of this version."""
     fields: Any = _decode(data)
     if b'"odd text"' in data:
         fields = _unmarked(fields)
     if not isinstance(fields, dict):
         raise FormatError("not an object")
+    if version < _WITH_BROKERS:
+        _name_broker(fields)
     for name, kind in _INNER.items():
         if (inner := fields.get(name)) is not None:
             if not isinstance(inner, dict):
                 raise FormatError(f"its {name} is not an object")
             fields[name] = [_restored(key, inner[key]) for key in kind.__struct_fields__ if key in inner]
     return msgspec.convert(fields, DeadLetter, dec_hook=_as_it_is)
+
+
+def _name_broker(fields: dict[str, Any]) -> None:
+    """Give a letter of version 1 the fields of version 2."""
+    if isinstance(transport := fields.pop("transport", None), str):
+        fields["broker"] = f"unnamed:{transport}"
+    if isinstance(origin := fields.get("origin"), dict):
+        for old, new in (("group", "consumer_group"), ("broker", "endpoint")):
+            if old in origin:
+                origin[new] = origin.pop(old)
+        fields["consumer_group"] = origin.get("consumer_group")
 
 
 def _as_it_is(_: type, value: Any) -> Any:

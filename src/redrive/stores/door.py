@@ -50,18 +50,30 @@ class Door(ABC):
 
     # --- claiming and settling ---------------------------------------------------------------------------
 
-    async def claim(self, worker: str, *, limit: int = 10, lease: timedelta = LEASE) -> list[LetterHead]:
+    async def claim(
+        self, worker: str, *, broker: str, limit: int = 10, lease: timedelta = LEASE
+    ) -> list[LetterHead]:
         """S6 to S9, S13."""
         check_limit(limit, LARGEST_CLAIM)
         check_name("the worker's name", worker)
+        check_name("the broker's name", broker)
         check_lease(lease)
-        return await self._claim(worker, limit, lease)
+        return await self._claim(worker, broker, limit, lease)
 
-    async def take(self, ids: Sequence[str], worker: str, *, lease: timedelta = LEASE) -> list[LetterHead]:
+    async def take(
+        self,
+        ids: Sequence[str],
+        worker: str,
+        *,
+        brokers: Sequence[str] | None = None,
+        lease: timedelta = LEASE,
+    ) -> list[LetterHead]:
         """S10."""
         check_name("the worker's name", worker)
+        for broker in brokers or ():
+            check_name("the broker's name", broker)
         check_lease(lease)
-        return await self._take(ids, worker, lease)
+        return await self._take(ids, worker, brokers, lease)
 
     async def extend(
         self, holds: Sequence[Hold], *, lease: timedelta = LEASE, sent: bool = False
@@ -82,6 +94,13 @@ class Door(ABC):
         """S19 to S21."""
         check_rescue(retry_in, max_redrives, limit)
         return await self._rescue(retry_in, max_redrives, limit)
+
+    async def overdue(self, *, broker: str, lease: timedelta, limit: int = 1000) -> list[LetterHead]:
+        """S49, S50."""
+        check_limit(limit, LARGEST_CLAIM)
+        check_name("the broker's name", broker)
+        check_lease(lease)
+        return await self._overdue(broker, lease, limit)
 
     # --- changing ----------------------------------------------------------------------------------------
 
@@ -188,10 +207,14 @@ class Door(ABC):
     # --- what a store fills in ---------------------------------------------------------------------------
 
     @abstractmethod
-    def _claim(self, worker: str, limit: int, lease: timedelta) -> Awaitable[list[LetterHead]]: ...
+    def _claim(
+        self, worker: str, broker: str, limit: int, lease: timedelta
+    ) -> Awaitable[list[LetterHead]]: ...
 
     @abstractmethod
-    def _take(self, ids: Sequence[str], worker: str, lease: timedelta) -> Awaitable[list[LetterHead]]: ...
+    def _take(
+        self, ids: Sequence[str], worker: str, brokers: Sequence[str] | None, lease: timedelta
+    ) -> Awaitable[list[LetterHead]]: ...
 
     @abstractmethod
     def _extend(self, holds: Sequence[Hold], lease: timedelta, *, sent: bool) -> Awaitable[list[bool]]: ...
@@ -201,6 +224,9 @@ class Door(ABC):
 
     @abstractmethod
     def _rescue(self, retry_in: timedelta, max_redrives: int, limit: int) -> Awaitable[list[Rescued]]: ...
+
+    @abstractmethod
+    def _overdue(self, broker: str, lease: timedelta, limit: int) -> Awaitable[list[LetterHead]]: ...
 
     @abstractmethod
     def _apply(self, change: Change, ids: Sequence[str], by: str) -> Awaitable[None]: ...

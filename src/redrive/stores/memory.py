@@ -20,7 +20,6 @@ from redrive.letters.lifecycle import after
 from redrive.stores.base import JournalLine, Page, Rescued, unknown_letter
 from redrive.stores.changes import (
     STEP_OF,
-    STEP_OF_CHANGE,
     Annotate,
     Assign,
     Change,
@@ -30,12 +29,15 @@ from redrive.stores.changes import (
     Resolve,
     Retry,
     Schedule,
+    SetBroker,
     Settlement,
     Tag,
     action_of,
     describe,
     failure_fields,
+    result_of,
     retagged,
+    state_after,
 )
 from redrive.stores.checks import check_letter
 from redrive.stores.door import Door
@@ -44,7 +46,9 @@ from redrive.stores.memos import NOTHING, Memo
 from redrive.stores.operations import Group, Item, Operation, OperationState, end, run
 from redrive.stores.query import FIELDS, FieldKind, Position, Query, write_cursor
 
-_FREE: dict[str, Any] = {"locked_by": None, "locked_at": None, "lease_until": None, "sent_at": None}
+_FREE: dict[str, Any] = {
+    "locked_by": None, "locked_at": None, "lease_until": None, "sent_at": None, "unconfirmed": False,
+}  # fmt: skip
 _HEAD_FIELDS = LetterHead.__struct_fields__
 _ONE_TICK = timedelta(microseconds=1)
 
@@ -132,22 +136,26 @@ class MemoryStore(Door):
 
     # --- claiming ----------------------------------------------------------------------------------------
 
-    async def _claim(self, worker: str, limit: int, lease: timedelta) -> list[LetterHead]:
+    async def _claim(self, worker: str, broker: str, limit: int, lease: timedelta) -> list[LetterHead]:
         now = self._now()
         due = [
             each
             for each in self._letters.values()
-            if each.state is State.PENDING and each.next_retry_at <= now
+            if each.broker == broker and each.state is State.PENDING and each.next_retry_at <= now
         ]
         due.sort(key=lambda letter: (-letter.priority, letter.created_at, letter.id))
         return [self._hold(letter, worker, now, lease, Step.CLAIM) for letter in due[:limit]]
 
-    async def _take(self, ids: Sequence[str], worker: str, lease: timedelta) -> list[LetterHead]:
+    async def _take(
+        self, ids: Sequence[str], worker: str, brokers: Sequence[str] | None, lease: timedelta
+    ) -> list[LetterHead]:
         now = self._now()
         steps = {State.PENDING: Step.CLAIM, State.MANUAL: Step.REPLAY}
         chosen = [self._letters[i] for i in dict.fromkeys(ids) if i in self._letters]
         return [
-            self._hold(each, worker, now, lease, steps[each.state]) for each in chosen if each.state in steps
+            self._hold(each, worker, now, lease, steps[each.state])
+            for each in chosen
+            if each.state in steps and (brokers is None or each.broker in brokers)
         ]
 
     def _hold(
@@ -172,17 +180,12 @@ class MemoryStore(Door):
                     self._note_change(now, letter.locked_by or "", "sent", letter, changed.state, "")
         return answers
 
-    def _held(self, hold: Hold, now: datetime) -> DeadLetter | None:
-        """The letter, if this hold is still good for it (S15)."""
+    def _held(self, hold: Hold, now: datetime, *, or_sent: bool = False) -> DeadLetter | None:
+        """The letter, if this hold is its claim and its lease still runs, or it was sent (S11, S14, S15)."""
         letter = self._letters.get(hold.id)
-        if (
-            letter is None
-            or letter.fence != hold.fence
-            or letter.lease_until is None
-            or letter.lease_until <= now
-        ):
+        if letter is None or letter.fence != hold.fence or letter.lease_until is None:
             return None
-        return letter
+        return letter if letter.lease_until > now or (or_sent and letter.sent_at is not None) else None
 
     # --- settling ----------------------------------------------------------------------------------------
 
@@ -191,14 +194,13 @@ class MemoryStore(Door):
         return [self._settle_one(one.hold, one.outcome, now) for one in settlements]
 
     def _settle_one(self, hold: Hold, outcome: Outcome, now: datetime) -> bool:
-        letter = self._held(hold, now)
+        letter = self._held(hold, now, or_sent=True)
         if letter is None:
             return False
-        step, result = STEP_OF[type(outcome)]
+        step, result = STEP_OF[type(outcome)], result_of(outcome)
         changes: dict[str, Any] = {"strategy": outcome.strategy or letter.strategy}
         if isinstance(outcome, Resolve):
             changes["presumed"] = outcome.presumed
-            result = "presumed" if outcome.presumed else result
         elif not isinstance(outcome, Release) and outcome.failure is not None:
             changes |= {"failure": outcome.failure, **failure_fields(outcome.failure)}
         if isinstance(outcome, Retry | Release) and outcome.at is not None:
@@ -211,38 +213,49 @@ class MemoryStore(Door):
 
     async def _rescue(self, retry_in: timedelta, max_redrives: int, limit: int) -> list[Rescued]:
         now = self._now()
-        ended = [
-            each
-            for each in self._letters.values()
-            if each.lease_until is not None and each.lease_until <= now
-        ]
-        ended.sort(key=lambda letter: (letter.lease_until, letter.id))
         rescued: list[Rescued] = []
-        for letter in ended[:limit]:
+        for letter in self._expired(now, sent=False)[:limit]:
             changes: dict[str, Any] = {}
-            if letter.sent_at is not None:
-                step, result, changes["presumed"] = Step.RESOLVE, "presumed", True
-            elif letter.dlq_retry_count + 1 < max_redrives:
-                step, result, changes["next_retry_at"] = Step.RETRY, "crashed", now + retry_in
-            else:
-                step, result = Step.EXHAUST, "crashed"
-            changes |= _attempted(letter, result, now, letter.strategy, "the lease ended")
-            head = self._change(letter, step, "rescuer", now, detail=result, **changes, **_FREE)
+            step = Step.EXHAUST
+            if letter.dlq_retry_count + 1 < max_redrives:
+                step, changes["next_retry_at"] = Step.RETRY, now + retry_in
+            changes |= _attempted(letter, "crashed", now, letter.strategy, "the lease ended")
+            head = self._change(letter, step, "rescuer", now, detail="crashed", **changes, **_FREE)
             rescued.append(Rescued(letter.id, letter.locked_by or "", head.state))
         return rescued
+
+    async def _overdue(self, broker: str, lease: timedelta, limit: int) -> list[LetterHead]:
+        now = self._now()
+        expired = [each for each in self._expired(now, sent=True) if each.broker == broker]
+        heads: list[LetterHead] = []
+        for letter in expired[:limit]:
+            changed = msgspec.structs.replace(
+                letter, lease_until=now + lease, unconfirmed=True, updated_at=now
+            )
+            self._letters[letter.id] = changed
+            if not letter.unconfirmed:
+                self._note_change(now, "rescuer", "unconfirmed", letter, changed.state, "")
+            heads.append(_head(changed))
+        return heads
+
+    def _expired(self, now: datetime, *, sent: bool) -> list[DeadLetter]:
+        """The letters whose lease has expired, those that were sent or the others, in the order of their leases."""
+        found = [
+            each
+            for each in self._letters.values()
+            if each.lease_until is not None and each.lease_until <= now and (each.sent_at is not None) is sent
+        ]
+        return sorted(found, key=lambda letter: (letter.lease_until, letter.id))
 
     # --- changing ----------------------------------------------------------------------------------------
 
     async def _apply(self, change: Change, ids: Sequence[str], by: str) -> None:
         now = self._now()
-        step = STEP_OF_CHANGE[type(change)]
         letters = [self._find(letter_id) for letter_id in dict.fromkeys(ids)]
-        for letter in letters:
-            if step is not None:
-                after(letter.state, step)
-        for letter in letters:
+        states = [state_after(change, letter.state) for letter in letters]
+        for letter, state in zip(letters, states, strict=True):
             effects = _effects(change, letter, by, now)
-            self._change(letter, step, by, now, action=action_of(change), detail=describe(change), **effects)
+            self._put(letter, state, by, now, action_of(change), describe(change), **effects)
 
     # --- operating ---------------------------------------------------------------------------------------
 
@@ -305,7 +318,7 @@ class MemoryStore(Door):
     def _change(
         self,
         letter: DeadLetter,
-        step: Step | None,
+        step: Step,
         actor: str,
         now: datetime,
         *,
@@ -313,8 +326,20 @@ class MemoryStore(Door):
         detail: str = "",
         **changes: Any,
     ) -> LetterHead:
-        state = after(letter.state, step) if step is not None else letter.state
-        self._note_change(now, actor, action or str(step), letter, state, detail)
+        state = after(letter.state, step)
+        return self._put(letter, state, actor, now, action or str(step), detail, **changes)
+
+    def _put(
+        self,
+        letter: DeadLetter,
+        state: State | None,
+        actor: str,
+        now: datetime,
+        action: str,
+        detail: str,
+        **changes: Any,
+    ) -> LetterHead:
+        self._note_change(now, actor, action, letter, state, detail)
         if state is None:
             del self._letters[letter.id]
             return _head(letter)
@@ -403,5 +428,7 @@ def _effects(change: Change, letter: DeadLetter, by: str, now: datetime) -> dict
             return {"priority": priority}
         case Annotate(text):
             return {"notes": (*letter.notes, Note(now, by, text))}
+        case SetBroker(broker):
+            return {"broker": broker}
         case _:
             return {}

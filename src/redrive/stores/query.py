@@ -47,6 +47,7 @@ class FieldKind(StrEnum):
     NUMBER = "number"
     TIME = "time"
     TAGS = "tags"
+    FLAG = "yes or no"
 
 
 class Field(msgspec.Struct, frozen=True):
@@ -58,13 +59,14 @@ class Field(msgspec.Struct, frozen=True):
     choices: tuple[str, ...] = ()
 
 
-_TEXT, _NUMBER, _TIME = FieldKind.TEXT, FieldKind.NUMBER, FieldKind.TIME
+_TEXT, _NUMBER, _TIME, _FLAG = FieldKind.TEXT, FieldKind.NUMBER, FieldKind.TIME, FieldKind.FLAG
 FIELDS: Final[Mapping[str, Field]] = MappingProxyType(
     {
         "id": Field("id", _TEXT, "the letter's id"),
         "state": Field("state", _TEXT, "with or without dlq_", tuple(State)),
         "source": Field("source", _TEXT, "queue or topic it was consumed from"),
-        "transport": Field("transport", _TEXT, "rabbitmq, kafka, …"),
+        "broker": Field("broker", _TEXT, "name of the broker it belongs to"),
+        "consumer_group": Field("consumer_group", _TEXT, "consumer group that gave it up"),
         "error": Field("error_type", _TEXT, "type of the error"),
         "kind": Field("kind", _TEXT, "sort of failure", tuple(Kind)),
         "reason": Field("reason", _TEXT, "why it was given up"),
@@ -84,8 +86,12 @@ FIELDS: Final[Mapping[str, Field]] = MappingProxyType(
         "failed": Field("last_failed_at", _TIME, "when it last failed"),
         "first_failed": Field("first_failed_at", _TIME, "when it first failed"),
         "due": Field("next_retry_at", _TIME, "when it is to be retried"),
+        "unconfirmed": Field("unconfirmed", _FLAG, "redriven, and no verdict came in time"),
+        "presumed": Field("presumed", _FLAG, "resolved without a verdict"),
     }
 )
+_RENAMED: Final = MappingProxyType({"transport": "broker"})  # fields of earlier versions
+FLAGS: Final = MappingProxyType({"no": 0, "yes": 1})
 SORTABLE: Final = ("created", "updated", "failed", "first_failed", "due", "priority", "size", "redrives")
 TEXT_ATTRIBUTES: Final = ("error_text", "error_type", "message_id", "correlation_id", "id")
 
@@ -147,6 +153,10 @@ class Query(msgspec.Struct, frozen=True):
             any(needle in fold(getattr(head, name) or "") for name in TEXT_ATTRIBUTES) for needle in self.text
         )
 
+    def narrowed(self, condition: Condition) -> "Query":
+        """The same query with one more condition."""
+        return Query((*self.conditions, condition), self.text, self.sort)
+
 
 EVERYTHING: Final = Query()
 
@@ -156,7 +166,8 @@ def tally_field(name: str) -> Field:
     field = FIELDS.get(name)
     if field is None or field.kind not in {FieldKind.TEXT, FieldKind.TAGS}:
         words = tuple(n for n, f in FIELDS.items() if f.kind in {FieldKind.TEXT, FieldKind.TAGS})
-        raise QueryError(f"cannot count by '{name}'{use_instead(name, words)}")
+        hint = f"; did you mean '{_RENAMED[name]}'?" if name in _RENAMED else use_instead(name, words)
+        raise QueryError(f"cannot count by '{name}'{hint}")
     return field
 
 
@@ -248,9 +259,8 @@ def _condition(name: str, symbol: str, raw: str, now: datetime, *, negated: bool
     field = FIELDS.get(name)
     if field is None:
         known = (*FIELDS, *_ALIASES, "sort")
-        raise QueryError(
-            f"unknown field '{name}'{did_you_mean(name, known)} (to search for a word with a colon, quote it)"
-        )
+        hint = f"; did you mean '{_RENAMED[name]}'?" if name in _RENAMED else did_you_mean(name, known)
+        raise QueryError(f"unknown field '{name}'{hint} (to search for a word with a colon, quote it)")
     found = _VALUE_PART.findall(raw)
     parts = [_unquote(quoted) if quoted else plain for quoted, plain in found]
     starred = [plain.endswith("*") for _, plain in found]
@@ -259,6 +269,8 @@ def _condition(name: str, symbol: str, raw: str, now: datetime, *, negated: bool
     if op is not Op.IS:
         if field.kind in {FieldKind.TEXT, FieldKind.TAGS}:
             raise QueryError(f"'{name}' is text and cannot be compared with '{symbol}'; use '{name}:'")
+        if field.kind is FieldKind.FLAG:
+            raise QueryError(f"'{name}' is yes or no and cannot be compared with '{symbol}'; use '{name}:'")
         if len(parts) > 1:
             raise QueryError(f"'{name}{symbol}' takes one value, not {len(parts)}")
     elif field.kind is FieldKind.TIME:
@@ -284,6 +296,10 @@ def _value(name: str, field: Field, text: str, now: datetime) -> Value:
             raise QueryError(f"'{name}' wants a number of at most 63 bits, not '{text:.40}'") from None
     if field.kind is FieldKind.TIME:
         return _time(name, text, now)
+    if field.kind is FieldKind.FLAG:
+        if text not in FLAGS:
+            raise QueryError(f"'{name}' must be yes or no, not '{text:.40}'")
+        return FLAGS[text]
     if field.choices:
         value = _prefix(name, text)
         if value not in field.choices:

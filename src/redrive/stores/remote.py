@@ -77,11 +77,13 @@ class RemoteStore(Door):
         answer: list[bool] = await self._ask("add", letters=letters)
         return answer
 
-    def _claim(self, worker: str, limit: int, lease: timedelta) -> Awaitable[list[LetterHead]]:
-        return self._ask("claim", worker=worker, limit=limit, lease=lease)
+    def _claim(self, worker: str, broker: str, limit: int, lease: timedelta) -> Awaitable[list[LetterHead]]:
+        return self._ask("claim", worker=worker, broker=broker, limit=limit, lease=lease)
 
-    def _take(self, ids: Sequence[str], worker: str, lease: timedelta) -> Awaitable[list[LetterHead]]:
-        return self._ask("take", ids=ids, worker=worker, lease=lease)
+    def _take(
+        self, ids: Sequence[str], worker: str, brokers: Sequence[str] | None, lease: timedelta
+    ) -> Awaitable[list[LetterHead]]:
+        return self._ask("take", ids=ids, worker=worker, brokers=brokers, lease=lease)
 
     def _extend(self, holds: Sequence[Hold], lease: timedelta, *, sent: bool) -> Awaitable[list[bool]]:
         return self._ask("extend", holds=holds, lease=lease, sent=sent)
@@ -91,6 +93,9 @@ class RemoteStore(Door):
 
     def _rescue(self, retry_in: timedelta, max_redrives: int, limit: int) -> Awaitable[list[Rescued]]:
         return self._ask("rescue", retry_in=retry_in, max_redrives=max_redrives, limit=limit)
+
+    def _overdue(self, broker: str, lease: timedelta, limit: int) -> Awaitable[list[LetterHead]]:
+        return self._ask("overdue", broker=broker, lease=lease, limit=limit)
 
     def _apply(self, change: Change, ids: Sequence[str], by: str) -> Awaitable[None]:
         return self._ask("apply", change=change, ids=ids, by=by)

@@ -20,12 +20,14 @@ HEAD: Final = LetterHead.__struct_fields__
 # What a letter says of itself when it is added. The rest is known only when the row is written, or the same for all
 # new letters (S4).
 OWN: Final = (
-    "id", "transport", "source", "message_id", "correlation_id", "size", "reason", "error_type", "error_text",
-    "kind", "group", "priority", "tags", "strategy", "assignee", "retry_count", "first_failed_at",
+    "id", "broker", "source", "consumer_group", "message_id", "correlation_id", "size", "reason", "error_type",
+    "error_text", "kind", "group", "priority", "tags", "strategy", "assignee", "retry_count", "first_failed_at",
     "last_failed_at", "next_retry_at",
 )  # fmt: skip
 
-OPTIONAL: Final = frozenset({"message_id", "tags", "strategy", "assignee"})  # the columns that may be NULL
+OPTIONAL: Final = frozenset(
+    {"consumer_group", "message_id", "tags", "strategy", "assignee"}
+)  # the columns that may be NULL
 
 _STATES: Final = {state.value: state for state in State}  # a look is quicker than a call
 _KINDS: Final = {kind.value: kind for kind in Kind}
@@ -82,7 +84,7 @@ def new_row(letter: DeadLetter, absent: Any = None) -> NewRow:
     first = last if letter.first_failed_at == letter.last_failed_at else ticks(letter.first_failed_at)
     due = last if letter.next_retry_at == letter.last_failed_at else ticks(letter.next_retry_at)
     columns = (
-        letter.id, letter.transport, letter.source,
+        letter.id, letter.broker, letter.source, absent if letter.consumer_group is None else letter.consumer_group,
         absent if letter.message_id is None else letter.message_id, letter.correlation_id,
         letter.size, letter.reason, letter.error_type, letter.error_text, letter.kind._value_, letter.group,
         letter.priority, tags_column(letter.tags) if letter.tags else absent,
@@ -131,7 +133,7 @@ def attempt_of(row: tuple[Any, ...]) -> Attempt:
 
 
 def line_of(row: Iterable[Any]) -> JournalLine:
-    """The line in a row of the table `journal`."""
+    """The line in a row of the table `change_log`."""
     number, at, actor, letter_id, action, before, after, detail = row
     return JournalLine(
         number=number,
@@ -148,15 +150,17 @@ def line_of(row: Iterable[Any]) -> JournalLine:
 def _fields(row: tuple[Any, ...]) -> dict[str, Any]:
     """The fields of a head. One by one, because there are thousands: a loop over their names takes twice as long."""
     (
-        letter_id, state, transport, source, message_id, correlation_id, size, reason, error_type, error_text, kind,
-        group, priority, tags, strategy, assignee, retry_count, dlq_retry_count, first_failed_at, last_failed_at,
-        next_retry_at, created_at, updated_at, fence, locked_by, locked_at, lease_until, sent_at, presumed,
+        letter_id, state, broker, source, consumer_group, message_id, correlation_id, size, reason, error_type,
+        error_text, kind, group, priority, tags, strategy, assignee, retry_count, dlq_retry_count, first_failed_at,
+        last_failed_at, next_retry_at, created_at, updated_at, fence, locked_by, locked_at, lease_until, sent_at,
+        presumed, unconfirmed,
     ) = row  # fmt: skip
     return {
         "id": letter_id,
         "state": _STATES.get(state) or State(state),
-        "transport": transport,
+        "broker": broker,
         "source": source,
+        "consumer_group": consumer_group,
         "message_id": message_id,
         "correlation_id": correlation_id,
         "size": size,
@@ -182,4 +186,5 @@ def _fields(row: tuple[Any, ...]) -> dict[str, Any]:
         "lease_until": None if lease_until is None else moment(lease_until),
         "sent_at": None if sent_at is None else moment(sent_at),
         "presumed": bool(presumed),
+        "unconfirmed": bool(unconfirmed),
     }

@@ -84,6 +84,8 @@ class Search(ABC):
         values = [_bind(value) for value in condition.values]
         if condition.op is Op.PREFIX:
             clause, values = self.begins(column, [str(value) for value in values])
+        elif field.kind is FieldKind.FLAG:
+            clause, values = self.is_flag(column, [int(value) for value in values]), []
         elif condition.op is Op.IS:
             clause, values = self.is_one_of(column, values)
         else:
@@ -121,6 +123,10 @@ class Search(ABC):
     def is_one_of(self, column: str, values: list[Any]) -> Statement:
         """Whether a column is one of these."""
         return f"{column} IN ({', '.join(map(self.mark, values))})", values
+
+    def is_flag(self, column: str, values: list[int]) -> str:
+        """Whether a column of yes (1) and no (0) is one of these; written out, so that a partial index is used."""
+        return " OR ".join(f"{column} = {value}" for value in values)
 
     def mark(self, value: Any) -> str:  # noqa: ARG002  a database may have to be told the type
         """What stands in a clause for a value that is bound."""

@@ -33,6 +33,7 @@ from redrive.stores.changes import (
     Resolve,
     Retry,
     Schedule,
+    SetBroker,
     Settlement,
     Tag,
 )
@@ -115,7 +116,8 @@ class _Query(msgspec.Struct, frozen=True, array_like=True):
 _HEAD: Final = LetterHead.__struct_fields__
 _OUTCOMES: Final = {kind.__name__: kind for kind in (Resolve, Retry, Exhaust, Park, Release)}
 _CHANGES: Final = {
-    kind.__name__: kind for kind in (Schedule, Discard, Archive, Delete, Assign, Tag, Prioritise, Annotate)
+    kind.__name__: kind
+    for kind in (Schedule, Discard, Archive, Delete, Assign, Tag, Prioritise, Annotate, SetBroker)
 }
 _pack: Final = msgspec.msgpack.encode
 
@@ -220,11 +222,14 @@ VERBS: Final[Mapping[str, Verb]] = MappingProxyType(
         "page": _verb("page", Page, query=_Query, limit=int, cursor=str | None),
         "count": _verb("count", int, query=_Query),
         "tally": _verb("tally", dict[str, int], by=str, query=_Query),
-        "claim": _verb("claim", list[LetterHead], worker=str, limit=int, lease=timedelta),
-        "take": _verb("take", list[LetterHead], ids=_IDS, worker=str, lease=timedelta),
+        "claim": _verb("claim", list[LetterHead], worker=str, broker=str, limit=int, lease=timedelta),
+        "take": _verb(
+            "take", list[LetterHead], ids=_IDS, worker=str, brokers=tuple[str, ...] | None, lease=timedelta
+        ),
         "extend": _verb("extend", list[bool], holds=tuple[Hold, ...], lease=timedelta, sent=bool),
         "settle": _verb("settle", list[bool], settlements=tuple[_Settlement, ...]),
         "rescue": _verb("rescue", list[Rescued], retry_in=timedelta, max_redrives=int, limit=int),
+        "overdue": _verb("overdue", list[LetterHead], broker=str, lease=timedelta, limit=int),
         "apply": _verb("apply", None, change=_Named, ids=_IDS, by=str),
         "journal": _verb("journal", list[JournalLine], letter_id=_Text, after=int, limit=int),
         "begin": _verb("begin", bool, operation=Operation, ids=_IDS),

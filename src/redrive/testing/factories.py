@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from redrive.letters import DeadLetter, Failure, Headers, Kind, Message, Origin
 
+BROKER: Final = "rabbitmq"  # of letters for which a test names no other broker
 LONG_AGO: Final = datetime(2026, 2, 11, 11, 0, tzinfo=UTC)
 
 

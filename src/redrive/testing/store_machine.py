@@ -35,6 +35,7 @@ from redrive.stores.changes import (
     Resolve,
     Retry,
     Schedule,
+    SetBroker,
     Settlement,
     Tag,
 )
@@ -47,6 +48,7 @@ from redrive.testing.factories import a_letter, a_message
 
 _KEYS = [f"key-{n}" for n in range(8)]
 _IDS = [a_letter(key).id for key in _KEYS]
+_BROKERS = st.sampled_from(["shop", "events"])
 _WORKERS = st.sampled_from(["w1", "w2"])
 _LEASES = st.sampled_from([timedelta(seconds=1), timedelta(minutes=1)])
 _SPANS = st.sampled_from([timedelta(0), timedelta(seconds=1), timedelta(minutes=2)])
@@ -57,7 +59,7 @@ _QUERIES = st.sampled_from(
     [
         "", "state:pending", "-state:pending", "priority>=1", "tag:vip", "-tag:vip", "assignee:ann", "redrives>0",
         "worker:w1", "sort:-priority", "sort:due", "sort:redrives", "error:LookupError", "boom",
-        "due<=2026-02-11T12:01:00Z",
+        "due<=2026-02-11T12:01:00Z", "broker:shop", "-broker:shop", "unconfirmed:yes", "presumed:no", "unconfirmed:no",
     ]
 )  # fmt: skip
 
@@ -116,18 +118,30 @@ def store_machine(
                     tags=("vip",) if priority == 2 else (),
                     retry_in=timedelta(hours=1) + wait,
                     message=a_message(message_id=f"m-{key}", correlation_id=f"c-{key}"),
+                    broker="shop" if key < _KEYS[5] else "events",
                 )
                 for key, priority, wait in picks
             ]
             self.both("add", lot)
 
-        @rule(worker=_WORKERS, limit=st.integers(0, 3), lease=_LEASES)
-        def claim(self, worker: str, limit: int, lease: timedelta) -> None:
-            self.keep_holds(self.both("claim", worker, limit=limit, lease=lease))
+        @rule(worker=_WORKERS, broker=_BROKERS, limit=st.integers(0, 3), lease=_LEASES)
+        def claim(self, worker: str, broker: str, limit: int, lease: timedelta) -> None:
+            self.keep_holds(self.both("claim", worker, broker=broker, limit=limit, lease=lease))
 
-        @rule(ids=_SOME_IDS, worker=_WORKERS, lease=_LEASES)
-        def take(self, ids: list[str], worker: str, lease: timedelta) -> None:
-            self.keep_holds(self.both("take", ids, worker, lease=lease))
+        @rule(
+            ids=_SOME_IDS,
+            worker=_WORKERS,
+            brokers=st.sampled_from([None, (), ("shop",), ("events", "shop")]),
+            lease=_LEASES,
+        )
+        def take(
+            self, ids: list[str], worker: str, brokers: tuple[str, ...] | None, lease: timedelta
+        ) -> None:
+            self.keep_holds(self.both("take", ids, worker, brokers=brokers, lease=lease))
+
+        @rule(broker=_BROKERS, lease=_LEASES, limit=st.integers(1, 3))
+        def overdue(self, broker: str, lease: timedelta, limit: int) -> None:
+            self.both("overdue", broker=broker, lease=lease, limit=limit)
 
         def keep_holds(self, answer: Any) -> None:
             if isinstance(answer, list):
@@ -143,7 +157,8 @@ def store_machine(
             outcomes: list[Outcome] = [
                 Resolve(), Resolve(presumed=True, detail="quiet"),
                 Retry(at=self.clock.now() + wait, strategy="immediate"),
-                Retry(at=self.clock.now() + wait, failure=failure), Exhaust(failure=failure), Exhaust(), Park(),
+                Retry(at=self.clock.now() + wait, failure=failure),
+                Retry(at=self.clock.now() + wait, result="unconfirmed"), Exhaust(failure=failure), Exhaust(), Park(),
                 Park(failure=failure, strategy="manual"), Release(), Release(at=self.clock.now() + wait),
             ]  # fmt: skip
             chosen = [
@@ -164,6 +179,7 @@ def store_machine(
             changes: list[Change] = [
                 Schedule(self.clock.now() + wait), Discard("junk"), Archive(), Delete(), Assign("ann"), Assign(None),
                 Tag(add=("vip", "eu")), Tag(remove=("vip",)), Prioritise(1), Annotate("looked at it"), Annotate(""),
+                SetBroker("shop"), SetBroker("events"),
             ]  # fmt: skip
             self.both("apply", data.draw(st.sampled_from(changes)), ids, by="ann")
 
@@ -224,6 +240,7 @@ def store_machine(
         def all_letters_are_equal(self) -> None:
             heads = self.both("page", limit=100).heads
             assert all((head.state is State.PROCESSING) is (head.lease_until is not None) for head in heads)
+            assert all(head.sent_at is not None for head in heads if head.unconfirmed)
             self.both("load", [head.id for head in heads])
             self.both("journal", limit=1000)
 

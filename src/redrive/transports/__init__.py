@@ -6,6 +6,7 @@ and to the embedded broker, `kafka` speaks to Kafka. `open_transport` finds the 
 
 from redrive.clock import Clock, SystemClock
 from redrive.errors import SettingsError, use_instead
+from redrive.settings import Settings
 from redrive.transports.base import (
     Capabilities,
     Death,
@@ -30,8 +31,22 @@ __all__ = [
     "Source",
     "Target",
     "Transport",
+    "broker_name",
+    "kind_of",
     "open_transport",
 ]
+
+
+def kind_of(url: str) -> str:
+    """The kind of broker that a URL names, as letters and `broker.name` have it."""
+    scheme = url.partition(":")[0].lower()
+    return {"amqp": "rabbitmq", "amqps": "rabbitmq", "kafka": "kafka", "kafkas": "kafka"}.get(scheme, scheme)
+
+
+def broker_name(settings: Settings) -> str:
+    """The name of the broker of the settings: the one they give it, or its kind."""
+    broker = settings.broker
+    return broker.name or ("embedded" if broker.url is None else kind_of(broker.url))
 
 
 def open_transport(url: str, clock: Clock | None = None) -> Transport:

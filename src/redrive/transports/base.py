@@ -43,11 +43,18 @@ T21  After `close` every verb raises `TransportClosedError`.
 
 T22  `ensure_queue` makes a durable queue of this name; one that exists is left as it is, with its messages.
 
+**Redriving.**
+
+T23  `cluster_id` tells one cluster from another; it is known once the transport is open, and survives a restart.
+T24  `taken_until` tells up to which time everything that was sent to a consumer has been taken from its source; None
+     where that cannot be said. It never says so of a message that still waits.
+T25  `unreachable` names the consumers that would never receive what is sent to them, and why.
+
 The transport does not know handlers, rules or stores.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Literal, Protocol, Self, runtime_checkable
 
@@ -55,7 +62,7 @@ import msgspec
 
 from redrive.errors import ConsumerTimeoutError, RedriveError
 from redrive.letters import DeadLetter, Message, Origin
-from redrive.letters.redrive import Redrive, redrive_of
+from redrive.letters.redrive import Redrive, for_handlers, redrive_of
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +75,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     locks: bool = False  # a delivery is held by a lock that has to be renewed
     sessions: bool = False  # deliveries of one session come in order to one receiver
     partitions: bool = False  # a source is shared by its partitions, and has an order within each alone
+    broadcast: bool = (
+        False  # every consumer group of a source receives each message: a redrive names its group
+    )
 
 
 class DelayedRetry(msgspec.Struct, frozen=True):
@@ -152,8 +162,46 @@ class Delivery(ABC):
 
     @property
     def redrive(self) -> Redrive | None:
-        """Which dead letter it is a redrive of; None for most."""
+        """Which dead letter its headers claim it to be a redrive of; None for most. Compare place and content."""
         return redrive_of(self.message.headers)
+
+    @property
+    def own_redrive(self) -> Redrive | None:
+        """The redrive that this delivery is: sent to this consumer, with this content; None for most."""
+        redrive = self.redrive
+        if redrive is None:
+            return None
+        origin = self.origin
+        if redrive.is_addressed_to(origin.source, origin.consumer_group) and redrive.has_content(
+            self.message
+        ):
+            return redrive
+        return None
+
+    @property
+    def is_for_another_group(self) -> bool:
+        """Whether it is a redrive for another consumer group of this source, which this group does not process."""
+        redrive = self.redrive
+        if redrive is None or redrive.to is None or redrive.scope == "all" or not redrive.to.group:
+            return False
+        origin = self.origin
+        return (
+            redrive.to.source == origin.source
+            and redrive.to.group != (origin.consumer_group or "")
+            and redrive.has_content(self.message)
+        )
+
+    @property
+    def handler_message(self) -> Message:
+        """The message as a handler sees it: without the headers of a redrive."""
+        message = self.message
+        headers = for_handlers(message.headers) if message.headers else message.headers
+        return message if headers is message.headers else msgspec.structs.replace(message, headers=headers)
+
+    @property
+    def has_exact_key(self) -> bool:
+        """Whether `key` tells this message from every other one, equal ones included."""
+        return True
 
     @property
     @abstractmethod
@@ -234,8 +282,18 @@ class TimesOut(Protocol):
 class Transport(Protocol):
     """A broker."""
 
-    name: str  # "rabbitmq", "memory": stands in each letter's origin
+    kind: str  # "rabbitmq", "memory": stands in each letter's origin
     capabilities: Capabilities
+
+    @property
+    def endpoint(self) -> str:
+        """The broker's URL without credentials, for people."""
+        ...
+
+    @property
+    def cluster_id(self) -> str | None:
+        """What tells this cluster from others of its kind; None while that is not known."""
+        ...
 
     async def open(self) -> None:
         """Connect; raises a `TransportError` that says what to do if that cannot be."""
@@ -262,6 +320,17 @@ class Transport(Protocol):
 
     async def peek(self, source: str, count: int) -> Sequence[Message]:
         """The first messages, which stay where they are."""
+        ...
+
+    async def taken_until(self, source: str, group: str = "") -> timedelta | None:
+        """The moment before which everything sent to this consumer was taken from its source; None: unknown.
+
+        By the monotonic time of the transport's clock, which nobody sets.
+        """
+        ...
+
+    async def unreachable(self, consumers: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], str]:
+        """Consumers (source, group) that would never receive a message sent to them now, each with the reason."""
         ...
 
     async def provision(self, sources: Sequence[Source]) -> None:

@@ -1,9 +1,10 @@
-"""How is a letter sent back?
+"""The message of a redrive, and where it is sent.
 
-As the message it was, with the marks of its letter, to the queue it died in: only the consumer that failed sees it
-again, not everybody who is bound to the exchange it once came through (H12). Who wants the whole world to see it asks
-for the exchange. A record of Kafka keeps its key, and goes to the partition of that key, or on demand to the one it
-came from. A queue that no longer exists has a redirect (H1).
+A letter goes back as the message it was, with the headers of a redrive (`letters.redrive`), to the queue it died in:
+only the consumer that failed sees it again, not everybody bound to the exchange it once came through, unless that is
+asked for. A Kafka record keeps its key and goes to the partition of that key, or on demand to the one it came from;
+its headers name the consumer group, and redrive consumers of other groups skip it. A queue that no longer exists has
+a redirect.
 """
 
 from collections.abc import Mapping
@@ -12,8 +13,8 @@ from uuid import uuid4
 
 import msgspec
 
-from redrive.letters import DeadLetter, Hold
-from redrive.letters.redrive import Redrive, marked, redrive_of
+from redrive.letters import ConsumerRef, DeadLetter, Hold
+from redrive.letters.redrive import MAX_ATTEMPTS, Redrive, content_digest, marked, redrive_of
 from redrive.transports.base import Publication, Target
 
 _TIME_TO_LIVE: Final = "expiration"  # AMQP's name for it
@@ -31,28 +32,50 @@ class SendOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def attempts_of(letter: DeadLetter) -> int:
-    """How often it was sent back, over all cycles, also under an earlier letter's name (H3)."""
-    headers = letter.message.headers  # as the letter was made: what was tried before it was there
-    earlier = redrive_of(headers) if headers else None
-    return letter.dlq_retry_count + (0 if earlier is None else earlier.attempt)
+    """How often the message was redriven, over all cycles, also as another letter."""
+    earlier = letter.prior_redrives
+    if not earlier and letter.message.headers:
+        # Version 1 kept the count of an earlier letter in the headers of the message.
+        redrive = redrive_of(letter.message.headers)
+        earlier = 0 if redrive is None else redrive.attempt
+    return min(letter.dlq_retry_count + earlier, MAX_ATTEMPTS)
 
 
 def publication(
     letter: DeadLetter, hold: Hold, options: SendOptions, operation: str | None = None
 ) -> Publication:
-    """The message to send."""
-    redrive = Redrive(hold, attempts_of(letter) + 1, operation)
+    """The message to send, and its target."""
     message = letter.message
+    redrive = Redrive(
+        hold,
+        attempts_of(letter) + 1,
+        operation,
+        addressee(letter, options),
+        content_digest(message),
+        "all" if options.to == "exchange" else "consumer",
+    )
     changes: dict[str, object] = {
-        "headers": marked(message.headers, redrive),
+        "headers": marked(message, redrive, letter.correlation_id),
         # Its time to live was counted from the day it was first sent: it would be over at once, or before its turn.
         "properties": message.properties.without(_TIME_TO_LIVE),
     }
     if options.message_id == "new":
         changes["message_id"] = str(uuid4())
     elif message.message_id is None:
-        changes["message_id"] = letter.id  # so that its consumer can tell a second copy (A7)
+        changes["message_id"] = (
+            letter.id
+        )  # the same for every redrive, so that its consumer can tell a second copy
     return Publication(msgspec.structs.replace(message, **changes), target(letter, options))
+
+
+def addressee(letter: DeadLetter, options: SendOptions) -> ConsumerRef:
+    """The consumer that a redrive is meant for: the one that failed, or whoever consumes the queue chosen instead.
+
+    Which consumer group reads another topic is not known: none is named, so that no group skips the redrive.
+    """
+    name = target(letter, options).name
+    group = letter.origin.consumer_group or "" if name == letter.origin.source else ""
+    return ConsumerRef(letter.broker, name, group)
 
 
 def is_lost(letter: DeadLetter, options: SendOptions) -> bool:

@@ -48,6 +48,7 @@ _BY_QUEUE: Final = {
     "messages_processed": "deliveries that a handler completed",
     "messages_retried": "attempts that failed and were followed by another in the process",
     "messages_given_back": "deliveries given back to the broker, to come again",
+    "messages_skipped": "redrives for another consumer group, accepted without running a handler",
     "messages_redelivered_expected": "deliveries done when their connection was gone: they come a second time",
     "callback_failures": "callbacks that raised, hung or were too slow",
     "consumer_timeouts": "times that the broker took deliveries back: not acknowledged within its consumer timeout",
@@ -68,7 +69,7 @@ _PAUSED: Final = ("source_paused", "1 while nothing is taken from the source, el
 
 
 class _Queue:
-    """The figures of one source. The first eight stand in the order of `_BY_QUEUE`."""
+    """The figures of one source. The first nine are in the order of `_BY_QUEUE`."""
 
     __slots__ = (
         "callback_failures",
@@ -81,10 +82,11 @@ class _Queue:
         "processed",
         "received",
         "retried",
+        "skipped",
     )
 
     def __init__(self) -> None:
-        self.received = self.processed = self.retried = self.given_back = self.late = 0
+        self.received = self.processed = self.retried = self.given_back = self.skipped = self.late = 0
         self.callback_failures = self.consumer_timeouts = self.consumer_failures = 0
         self.paused = False
         # A series that begins at one is an increase that nobody sees: the known reasons begin at zero.
@@ -96,6 +98,7 @@ class _Queue:
             self.processed,
             self.retried,
             self.given_back,
+            self.skipped,
             self.late,
             self.callback_failures,
             self.consumer_timeouts,
@@ -173,6 +176,11 @@ class Metrics(Silent):
         """An attempt failed; the next one follows."""
         with self._lock:
             (self._queues.get(source) or self._queue(source)).retried += 1
+
+    def skipped(self, source: str, count: int) -> None:
+        """So many deliveries were redrives for another consumer group."""
+        with self._lock:
+            (self._queues.get(source) or self._queue(source)).skipped += count
 
     def given_back(
         self,

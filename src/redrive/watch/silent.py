@@ -62,6 +62,9 @@ class Silent:
     def dead_lettered(self, event: DeadLetterEvent) -> None:
         """A dead letter is durable, or could not be made durable."""
 
+    def skipped(self, source: str, count: int) -> None:
+        """So many deliveries were redrives for another consumer group."""
+
     def too_late(self, source: str, count: int) -> None:
         """So many deliveries were done when their connection was gone."""
 

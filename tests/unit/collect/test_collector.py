@@ -136,6 +136,7 @@ async def test_a_message_that_died_twice_because_its_consumer_crashed_is_one_let
 
     def dead(minute: int) -> Message:
         own: dict[str, Any] = {
+            "redrive-version": "2",
             "redrive-reason": "NonRetryableError",
             "redrive-error-type": "PermissionError",
             "redrive-description": "no",

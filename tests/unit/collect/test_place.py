@@ -14,7 +14,9 @@ from redrive.testing import ManualClock, a_failure
 from redrive.transports import Publication, Source, Target
 from tests.unit.recover.cycle import World
 
-FOUND = Origin(transport="kafka", source="orders-dlt", partition=1, offset=99, group="redrive.orders-dlt")
+FOUND = Origin(
+    transport="kafka", source="orders-dlt", partition=1, offset=99, consumer_group="redrive.orders-dlt"
+)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +45,7 @@ def test_partition_offset_and_group_are_those_of_the_source(
     )
 
     origin = letter.origin
-    assert (origin.source, origin.partition, origin.offset, origin.group) == place
+    assert (origin.source, origin.partition, origin.offset, origin.consumer_group) == place
     assert origin.dead_letter_source == "orders-dlt"
 
 

@@ -75,7 +75,7 @@ def test_the_group_is_the_one_that_the_consumer_found_even_where_a_stack_was_cut
 
 @pytest.mark.parametrize("group", ["", "not a fingerprint", "0123456789ABCDEF", "0" * 17, 7])
 def test_a_group_that_is_no_fingerprint_is_made_anew(group: HeaderValue) -> None:
-    letter = read({**dead(), "redrive-group": group})
+    letter = read({**dead(), "redrive-failure-group": group})
     assert letter.group == letter.failure.fingerprint
 
 
@@ -89,7 +89,7 @@ def test_what_the_consumer_decided_is_not_decided_again() -> None:
     )
 
 
-@pytest.mark.parametrize("missing", ["redrive-error-kind", "redrive-retryable", "redrive-error-rule"])
+@pytest.mark.parametrize("missing", ["redrive-failure-kind", "redrive-retryable", "redrive-error-rule"])
 def test_what_is_not_told_is_found_by_the_words(missing: str) -> None:
     headers = dead(kind=Kind.TIMEOUT, retryable=False, rule="text:timeout")
     del headers[missing]

@@ -67,6 +67,9 @@ class Heard:
         self.waits.append(wait)
         self._count("retrying")
 
+    def skipped(self, source: str, count: int) -> None:
+        self._count("skipped", count)
+
     def given_back(
         self, source: str, delivery: Delivery, after: timedelta | None, failure: Failure | None
     ) -> None:

@@ -30,7 +30,7 @@ class World:
 
     async def settle(self, outcome: Exhaust | Park | Release | Resolve | Retry) -> None:
         self.clock.advance(timedelta(seconds=1))
-        [head] = await self.store.claim("worker", limit=1)
+        [head] = await self.store.claim("worker", broker="rabbitmq", limit=1)
         self.clock.advance(timedelta(seconds=1))
         assert await self.store.settle([Settlement(head.hold, outcome)]) == [True]
 

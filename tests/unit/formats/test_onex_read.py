@@ -423,3 +423,23 @@ def test_a_dead_letter_inside_a_dead_letter_is_read_one_layer_at_a_time() -> Non
     again = read(told.message.body, told.message.headers)
     assert again.message == Message(body=b"\xff")
     assert (again.written_by, told.written_by) == ("dev.order-service", "prod.second")
+
+
+@pytest.mark.parametrize(
+    ("written_by", "topic", "group"),
+    [
+        ("dev.order-service", "order-service.dlq", "order-service"),
+        ("dev.order-service", "graves", "order-service"),
+        ("dev.team.orders", "team.orders.dlq", "team.orders"),
+        ("dev.eu.orders", "graves", None),  # the group may be orders or eu.orders
+        ("dev.redrive.dev.orders.v1", "dev.orders.v1.dlq", None),  # a topic that is named after the source
+        ("dev", "dev.dlq", None),
+        (".shop", "shop.dlq", None),
+        (None, "shop.dlq", None),
+    ],
+)
+def test_group_is_told_where_it_differs_from_the_environment(
+    written_by: str | None, topic: str, group: str | None
+) -> None:
+    read = OnexRead(topic="dev.orders.v1", written_by=written_by)
+    assert read.group_in(topic) == group

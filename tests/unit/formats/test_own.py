@@ -32,7 +32,7 @@ ORIGIN = Origin(
     routing_key="eu.orders",
     partition=0,
     offset=42,
-    group="shop",
+    consumer_group="shop",
 )
 STACK = (
     'Traceback (most recent call last):\n  File "app/orders.py", line 3, in handle\nTimeoutError: no answer\n'
@@ -80,7 +80,7 @@ ORIGINS = st.builds(
     routing_key=st.none() | WIRE_TEXT,
     partition=st.none() | COUNT,
     offset=st.none() | COUNT,
-    group=st.none() | WIRE_TEXT,
+    consumer_group=st.none() | WIRE_TEXT,
 )
 LETTERS = st.builds(
     a_letter,
@@ -101,11 +101,11 @@ def test_every_fact_of_a_letter_has_its_header() -> None:
     written = dict(write(a_death(correlation_id="trace-1", reason="PoisonMessage"), 4))
 
     assert written == {
-        "redrive-version": "1",
+        "redrive-version": "2",
         "redrive-reason": "PoisonMessage",
         "redrive-description": "External API timeout after 5000ms",
         "redrive-error-type": "TimeoutError",
-        "redrive-error-kind": "timeout",
+        "redrive-failure-kind": "timeout",
         "redrive-error-rule": "type TimeoutError",
         "redrive-retryable": False,
         "redrive-stack": STACK,
@@ -115,13 +115,13 @@ def test_every_fact_of_a_letter_has_its_header() -> None:
         "redrive-delivery-count": 4,
         "redrive-key": "orders/1",
         "redrive-correlation-id": "trace-1",
-        "redrive-group": a_death().group,
+        "redrive-failure-group": a_death().group,
         "redrive-transport": "kafka",
         "redrive-source": "orders",
-        "redrive-exchange": "",
-        "redrive-routing-key": "eu.orders",
-        "redrive-partition": 0,
-        "redrive-offset": 42,
+        "redrive-origin-exchange": "",
+        "redrive-origin-routing-key": "eu.orders",
+        "redrive-origin-partition": 0,
+        "redrive-origin-offset": 42,
         "redrive-consumer-group": "shop",
     }
 
@@ -296,16 +296,16 @@ def test_a_message_without_a_reason_is_no_dead_letter_of_redrive(headers: dict[s
     ("name", "wrong"),
     [
         ("reason", 7),
-        ("error-kind", "mood"),
+        ("failure-kind", "mood"),
         ("retryable", "perhaps"),
         ("retryable", 1),
         ("failed-at", "yesterday"),
         ("first-failed-at", "10000-01-01T00:00:00"),
         ("retry-count", -1),
         ("delivery-count", True),
-        ("offset", 2**63),
-        ("partition", "3.5"),
-        ("routing-key", ("a", "b")),
+        ("origin-offset", 2**63),
+        ("origin-partition", "3.5"),
+        ("origin-routing-key", ("a", "b")),
         ("source", None),
     ],
 )
@@ -314,7 +314,7 @@ def test_a_damaged_header_is_named_and_the_others_are_read(name: str, wrong: Hea
 
     death = known(whole.with_({PREFIX + name: wrong}))
 
-    field = name.replace("-", "_").replace("error_kind", "kind")
+    field = name.replace("-", "_").replace("failure_kind", "kind").removeprefix("origin_")
     assert death.unreadable == (f"redrive-{name}",)
     assert msgspec.structs.replace(death, unreadable=(), **{field: getattr(known(whole), field)}) == known(
         whole
@@ -401,10 +401,10 @@ def test_a_dead_letter_tells_how_busy_the_machine_was() -> None:
 @pytest.mark.parametrize("wrong", ["1.01", "-0.1", "much", "nan", True, b"\xff", None])
 def test_a_share_that_is_none_is_named_and_nothing_is_told(wrong: HeaderValue) -> None:
     headers = write(msgspec.structs.replace(a_letter("x"), system_state=SystemState(0.5, 0.5)), 1)
-    death = read(headers.with_({"redrive-cpu": wrong}))
+    death = read(headers.with_({"redrive-host-cpu": wrong}))
     assert death is not None
     assert death.system_state is None
-    assert death.unreadable == ("redrive-cpu",)
+    assert death.unreadable == ("redrive-host-cpu",)
 
 
 # --- the quick way ---------------------------------------------------------------------------------------

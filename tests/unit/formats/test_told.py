@@ -110,6 +110,7 @@ def test_a_letter_of_redrive_tells_everything_itself() -> None:
         first_failed_at=AT - timedelta(minutes=5),
         failed_at=AT,
         key="orders/1",
+        is_exact=True,
         correlation_id="trace-orders/1",
     )
 
@@ -324,6 +325,9 @@ PRODUCER: dict[str, HeaderValue] = {
     "redrive-fence": 2,
     "redrive-attempt": 3,
     "redrive-operation": "op",
+    "redrive-to": "events/orders/shop",
+    "redrive-digest": "5d41402abc4b2a76b9719d911017c592",
+    "redrive-scope": "consumer",
     "x-replayed": True,
 }
 

@@ -73,7 +73,7 @@ async def test_what_other_systems_gave_up_is_collected_with_its_origin_and_its_e
         assert origin.source == tells.get("source", topic), record.about
         if "source" in tells:
             place = (tells.get("partition"), tells.get("offset"), tells.get("consumer_group"))
-            assert (origin.partition, origin.offset, origin.group) == place, record.about
+            assert (origin.partition, origin.offset, origin.consumer_group) == place, record.about
         if "error_type" in tells:
             assert letter.failure.error_type == tells["error_type"]
         assert letter.failure.stack == tells.get("stack")

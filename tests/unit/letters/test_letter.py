@@ -151,7 +151,8 @@ def test_a_head_is_a_letter_without_what_is_large() -> None:
     head, whole = set(LetterHead.__struct_fields__), set(DeadLetter.__struct_fields__)
     assert head < whole
     assert whole - head == {
-        "key", "message", "origin", "failure", "system_state", "derived_from", "attempts", "notes",
+        "key", "message", "origin", "failure", "system_state", "derived_from", "prior_redrives", "attempts",
+        "notes",
     }  # fmt: skip
 
 
@@ -173,7 +174,7 @@ def test_the_head_says_what_message_origin_and_failure_say() -> None:
     origin = Origin(transport="kafka", source="payments", partition=3, offset=17)
     letter = DeadLetter.bury(message, origin, failure, key="payments/3/17", reason="NonRetryableError")
     assert (letter.message, letter.origin, letter.failure) == (message, origin, failure)
-    assert (letter.transport, letter.source) == ("kafka", "payments")
+    assert (letter.broker, letter.source) == ("kafka", "payments")
     assert (letter.message_id, letter.correlation_id, letter.size) == ("m-1", "c-1", 5)
     assert (letter.error_type, letter.error_text, letter.kind) == (
         "CardError",

@@ -16,6 +16,7 @@ from redrive.letters import LetterHead, Message, State
 from redrive.letters.redact import Redactor
 from redrive.letters.verdict import QUEUE
 from redrive.recover.breaker import Breakers, HoldBackOptions
+from redrive.recover.confirmer import Confirmer
 from redrive.recover.rescuer import Rescuer
 from redrive.recover.worker import Worker, WorkerOptions
 from redrive.rules import Classifier, Fixed, Health, StrategyOptions
@@ -63,6 +64,14 @@ class World:
         )
         self.worker = self.a_worker("worker-1", **worker)
         self.rescuer = Rescuer(self.store, self.clock, max_redrives=self.strategy.max_redrives)
+        self.confirmer = Confirmer(
+            self.store,
+            self.transport,
+            clock=self.clock,
+            verdict_timeout=worker.get("verdict_timeout", timedelta(hours=1)),
+            retry_in=timedelta(minutes=1),
+            trouble=self.trouble,
+        )
 
     def a_worker(self, name: str, **options: Any) -> Worker:
         return Worker(

@@ -36,6 +36,14 @@ def test_a_probe_that_dies_is_followed_by_twice_the_pause_and_by_half_an_hour_at
         breakers.died("orders")
 
 
+def test_breaker_pauses_for_a_minute_when_a_whole_replay_dies() -> None:
+    breakers, clock = breakers_with_five_deaths_in_orders([])
+    for _ in range(95):
+        breakers.died("orders")
+    clock.advance(MINUTE)
+    assert breakers.admits("orders"), "the probe"
+
+
 def test_a_verdict_lets_everything_go_and_is_told_once() -> None:
     recovered: list[str] = []
     breakers, _ = breakers_with_five_deaths_in_orders(recovered)

@@ -10,7 +10,7 @@ from redrive.letters.redrive import redrive_of
 from redrive.rules import Health, StrategyOptions
 from redrive.stores.changes import Resolve, Settlement
 from redrive.testing import ManualClock
-from redrive.transports import Publication, Target
+from redrive.transports import Publication, Source, Target
 from tests.unit.recover.cycle import World
 
 MINUTE = timedelta(minutes=1)
@@ -174,8 +174,8 @@ async def test_an_outage_is_waited_for_until_the_system_is_well() -> None:
     assert (await world.the_letter()).state is State.RESOLVED
 
 
-async def test_without_a_word_a_redrive_is_presumed_to_have_been_processed() -> None:
-    world = World(quiet_time=timedelta(minutes=30))
+async def test_redrive_without_verdict_is_unconfirmed_while_its_message_waits() -> None:
+    world = World(verdict_timeout=timedelta(minutes=30))
     await world.open()
     async with world.consuming(Flaky(NETWORK)):
         await world.send(b"one")
@@ -183,33 +183,86 @@ async def test_without_a_word_a_redrive_is_presumed_to_have_been_processed() -> 
     world.clock.advance(MINUTE)
     assert await world.worker.turn() == 1
     world.clock.advance(timedelta(minutes=29))
-    assert await world.rescuer.turn() == []
-    world.clock.advance(2 * MINUTE)
-    assert len(await world.rescuer.turn()) == 1
+    assert await world.confirmer.turn() == 0
+    for _ in range(20):  # hours in which nobody consumes it
+        world.clock.advance(timedelta(minutes=31))
+        assert await world.rescuer.turn() == []
+        assert await world.confirmer.turn() == 1
     letter = await world.the_letter()
-    assert (letter.state, letter.presumed) == (State.RESOLVED, True)
+    assert (letter.state, letter.unconfirmed, letter.presumed) == (State.PROCESSING, True, False)
+    assert (world.confirmer.counts.unconfirmed, world.confirmer.counts.presumed) == (1, 0)
 
 
-async def test_a_redrive_that_dies_after_it_was_presumed_is_a_letter_of_its_own_that_knows_its_attempts() -> (
-    None
-):
-    world, handler = World(quiet_time=timedelta(minutes=30)), Flaky(NETWORK)
+async def test_verdict_after_the_timeout_resolves_an_unconfirmed_letter() -> None:
+    world, handler = World(verdict_timeout=timedelta(minutes=30)), Flaky(NETWORK)
     await world.open()
     async with world.consuming(handler):
         await world.send(b"one")
         await world.collect()
     world.clock.advance(MINUTE)
     await world.worker.turn()
-    world.clock.advance(timedelta(hours=1))
-    await world.rescuer.turn()
+    world.clock.advance(timedelta(hours=3))
+    await world.confirmer.turn()
+    handler.error = None
+    async with world.consuming(handler):
+        await world.collect()
+    letter = await world.the_letter()
+    assert (letter.state, letter.unconfirmed, letter.presumed) == (State.RESOLVED, False, False)
+
+
+async def test_redrive_is_presumed_only_after_it_was_taken_and_another_timeout_without_a_death() -> None:
+    world = World(verdict_timeout=timedelta(minutes=30))
+    await world.open()
+    async with world.consuming(Flaky(NETWORK)):
+        await world.send(b"one")
+        await world.collect()
+    world.clock.advance(MINUTE)
+    await world.worker.turn()
+    await _take_without_verdict(world)
+    world.clock.advance(timedelta(minutes=31))
+    await world.confirmer.turn()
+    assert (await world.the_letter()).state is State.PROCESSING
+    for _ in range(3):
+        world.clock.advance(timedelta(minutes=8))
+        await world.confirmer.turn()
+    assert (await world.the_letter()).unconfirmed, "24 minutes are less than the verdict timeout"
+    world.clock.advance(timedelta(minutes=8))
+    await world.confirmer.turn()
+    letter = await world.the_letter()
+    assert (letter.state, letter.presumed, letter.unconfirmed) == (State.RESOLVED, True, False)
+
+
+async def test_redrive_that_dies_after_it_was_presumed_is_a_letter_of_its_own_that_counts_on() -> None:
+    world, handler = World(verdict_timeout=timedelta(minutes=30)), Flaky(NETWORK)
+    await world.open()
+    async with world.consuming(handler):
+        await world.send(b"one")
+        await world.collect()
+    world.clock.advance(MINUTE)
+    await world.worker.turn()
+    taken = await _take_without_verdict(world)
+    for _ in range(6):
+        world.clock.advance(timedelta(minutes=31))
+        await world.confirmer.turn()
+    assert await world.states() == [State.RESOLVED]
+    world.broker.append("orders", taken)
     async with world.consuming(handler):
         await world.collect()
     assert await world.states() == [State.PENDING, State.RESOLVED]
     pending = next(head for head in await world.heads() if head.state is State.PENDING)
+    first = next(head for head in await world.heads() if head.state is State.RESOLVED)
     (whole,) = await world.store.load([pending.id])
-    earlier = redrive_of(whole.message.headers)
-    assert earlier is not None
-    assert earlier.attempt == 1
+    assert (whole.prior_redrives, whole.derived_from) == (1, first.id)
+    assert redrive_of(whole.message.headers) is None
+
+
+async def _take_without_verdict(world: World) -> Message:
+    """A consumer that knows nothing of verdicts takes the redrive."""
+    receiver = await world.transport.receiver(Source(name="orders"))
+    (delivery,) = await receiver.receive()
+    receiver.accept([delivery])
+    await receiver.close()
+    return delivery.message
 
 
 async def test_a_worker_that_lost_its_lease_changes_nothing_and_that_is_counted() -> None:
@@ -219,7 +272,7 @@ async def test_a_worker_that_lost_its_lease_changes_nothing_and_that_is_counted(
         await world.send(b"one")
         await world.collect()
     world.clock.advance(MINUTE)
-    (head,) = await world.store.claim("worker-1")
+    (head,) = await world.store.claim("worker-1", broker="memory")
     world.clock.advance(timedelta(minutes=6))
     await world.rescuer.turn()
     before = await world.the_letter()
@@ -236,7 +289,7 @@ async def test_a_verdict_that_is_quicker_than_the_word_that_it_was_sent_is_no_lo
         await world.send(b"one")
         await world.collect()
     world.clock.advance(MINUTE)
-    (head,) = await world.store.claim("worker-1")
+    (head,) = await world.store.claim("worker-1", broker="memory")
     await world.store.settle([Settlement(head.hold, Resolve())])
     await world.worker.mark_as_sent([head.hold])
     assert (world.worker.counts.sent, world.worker.counts.stale) == (1, 0)

@@ -7,7 +7,6 @@ import pytest
 
 from redrive.errors import StoreBusyError
 from redrive.letters import DeadLetter, State
-from redrive.letters.redrive import redrive_of
 from redrive.replay.options import ReplayOptions
 from redrive.replay.plan import begin, plan
 from redrive.replay.run import Replay
@@ -38,7 +37,7 @@ class SlowToRead(MemoryStore):
             self.slow = False
             self.turned.advance(6 * MINUTE)
             await self.rescue(retry_in=timedelta(0))
-            assert await self.claim("somebody else")
+            assert await self.claim("somebody else", broker="memory")
         return await super().load(ids)
 
 
@@ -81,10 +80,10 @@ async def test_a_replay_that_stood_still_before_it_read_its_letters_leaves_them_
 
 
 @pytest.mark.parametrize("message_id", [None, "m-1"])
-async def test_a_redrive_that_dies_when_its_quiet_time_is_over_and_nobody_has_said_so_is_not_lost(
+async def test_redrive_that_dies_after_the_verdict_timeout_returns_to_its_letter(
     message_id: str | None,
 ) -> None:
-    world = World(quiet_time=30 * MINUTE)
+    world = World(verdict_timeout=30 * MINUTE)
     await world.open()
     async with world.consuming(failing):
         await world.send(b"one", message_id=message_id)
@@ -94,13 +93,8 @@ async def test_a_redrive_that_dies_when_its_quiet_time_is_over_and_nobody_has_sa
     world.clock.advance(31 * MINUTE)
     async with world.consuming(failing):
         await world.collect()
-    await world.rescuer.turn()
-    assert await world.states() == [State.PENDING, State.RESOLVED]
-    pending = next(head for head in await world.heads() if head.state is State.PENDING)
-    (whole,) = await world.store.load([pending.id])
-    earlier = redrive_of(whole.message.headers)
-    assert earlier is not None
-    assert earlier.attempt == 1
+    letter = await world.the_letter()
+    assert (letter.state, letter.dlq_retry_count) == (State.PENDING, 1)
 
 
 class Forgetful(MemoryStore):

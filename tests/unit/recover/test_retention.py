@@ -139,7 +139,7 @@ async def test_what_is_pending_held_or_manual_is_never_touched(
 ) -> None:
     await settled(store, [a_letter("manual")], Park())
     await store.add(letters(2))
-    await store.claim("worker", limit=1)
+    await store.claim("worker", broker="rabbitmq", limit=1)
     before = await heads(store)
     clock.advance(10_000 * DAY)
     await retention.turn()
@@ -323,7 +323,7 @@ async def test_a_file_brings_letters_back_and_nothing_is_sent_unasked(
     originals = {letter.id: letter for letter in cold_files.read(path)}
     assert await restore(store, path, by="ann") == Restored(read=3, added=3, parked=3)
     assert {head.state for head in (await heads(store)).values()} == {State.MANUAL}
-    assert await store.claim("worker", limit=10) == []
+    assert await store.claim("worker", broker="rabbitmq", limit=10) == []
     for letter in await store.load(ids):
         assert letter.message == originals[letter.id].message
         assert letter.origin == originals[letter.id].origin
@@ -358,7 +358,7 @@ async def test_a_restore_that_was_cut_short_is_finished_by_the_next(
     added = [msgspec.structs.replace(each, next_retry_at=NEVER_DUE) for each in cold_files.read(path)]
     await store.add(added)
     clock.advance(10_000 * DAY)
-    assert await store.claim("worker", limit=10) == []
+    assert await store.claim("worker", broker="rabbitmq", limit=10) == []
     # When, then
     assert await restore(store, path, by="ann") == Restored(read=3, present=3, parked=3)
     assert {head.state for head in (await heads(store)).values()} == {State.MANUAL}
@@ -367,7 +367,7 @@ async def test_a_restore_that_was_cut_short_is_finished_by_the_next(
 async def test_a_letter_that_is_pending_in_the_file_is_pending_again(store: Store, tmp_path: Path) -> None:
     path = cold_files.write(tmp_path, letters(2), day=ManualClock().now().date())
     assert await restore(store, path, by="ann") == Restored(read=2, added=2)
-    assert len(await store.claim("worker", limit=10)) == 2
+    assert len(await store.claim("worker", broker="rabbitmq", limit=10)) == 2
 
 
 async def test_a_letter_that_died_again_meanwhile_is_left_alone(

@@ -122,11 +122,19 @@ def test_by_hearsay_a_probe_of_which_nothing_is_heard_lets_another_one_go() -> N
     assert breaker.wait(11 * SECOND) == 5 * SECOND
 
 
-def test_by_hearsay_any_outcome_is_as_good_as_a_probes() -> None:
+def test_by_hearsay_any_success_closes_it() -> None:
     assert after(*[True] * 10, by_hearsay=True).record(failed=False, now=SECOND)
+
+
+def test_by_hearsay_failures_without_a_probe_do_not_prolong_the_pause() -> None:
     breaker = after(*[True] * 10, by_hearsay=True)
-    assert not breaker.record(failed=True, now=SECOND)
-    assert breaker.wait(SECOND) == 10 * SECOND
+    for _ in range(20):  # were under way when it opened
+        assert not breaker.record(failed=True, now=SECOND)
+    assert breaker.wait(SECOND) == 4 * SECOND
+    assert breaker.wait(5 * SECOND) is None, "the probe"
+    for _ in range(20):  # any of them may be the probe's
+        assert not breaker.record(failed=True, now=6 * SECOND)
+    assert breaker.wait(6 * SECOND) == 10 * SECOND
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,8 @@ RAISED, WORSE, AGAIN, ESCALATED, RECOVERED = Occasion
 class Broker:
     """As much of a transport as is measured."""
 
+    kind = "memory"
+
     def __init__(self) -> None:
         self.depths: dict[str, int] = {}
         self.is_away = False
@@ -62,6 +64,7 @@ class Place:
             component="RabbitMQ",
             dead_letter_queues={"orders": "orders.dlq"},
             clean=Redactor().clean,
+            broker="rabbitmq",
         )
         self.alarms = Alarms(
             store,
@@ -329,7 +332,7 @@ async def test_it_is_over_when_nobody_has_anything_to_do_any_more(
     place = Place(store, clock)
     new = await died(store, place, 2)
     await place.turn()
-    held = await store.claim("worker", limit=len(new))
+    held = await store.claim("worker", broker="rabbitmq", limit=len(new))
     assert all(await store.settle([Settlement(head.hold, Resolve()) for head in held]))
     await place.alarms.look()
     assert place.occasions == [("dead-letter", RAISED)]
@@ -421,10 +424,10 @@ async def test_a_store_that_takes_long_to_count_is_asked_less_often(
         return await MemoryStore.tally(store, by, query)
 
     store.tally = tally  # type: ignore[method-assign]
-    for _ in range(8):  # two seconds of counting are followed by forty of rest
+    for _ in range(8):  # four seconds of counting are followed by eighty of rest
         await place.alarms.look()
         clock.advance(timedelta(seconds=15))
-    assert asked == ["source", "state"] * 3
+    assert asked == ["source", "state", "source", "broker"] * 2
 
 
 async def test_a_service_that_does_not_run_is_told(store: MemoryStore, clock: ManualClock) -> None:

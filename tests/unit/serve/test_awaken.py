@@ -33,7 +33,7 @@ class Place:
         return msgspec.structs.replace(letter, **{"strategy": strategy, "next_retry_at": due, **fields})
 
     async def claimed(self) -> set[str]:
-        return {head.id for head in await self.store.claim("w", limit=1000)}
+        return {head.id for head in await self.store.claim("w", broker="rabbitmq", limit=1000)}
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ async def test_more_letters_than_a_page_are_all_due(place: Place) -> None:
     place.awakening.recovered("orders")
     await place.awakening.turn()
     assert place.awakening.awakened == 1203
-    assert len(await place.store.claim("w", limit=10_000)) == 1203
+    assert len(await place.store.claim("w", broker="rabbitmq", limit=10_000)) == 1203
 
 
 async def test_a_letter_that_was_taken_meanwhile_is_left_alone(place: Place) -> None:

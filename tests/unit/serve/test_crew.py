@@ -44,8 +44,9 @@ def test_every_queue_has_one_collector_and_every_worker_a_name_of_its_own(tmp_pa
     assert list(place.crew.collectors) == ["orders.dlq", "legacy.dead"]
     names = [service.name for service in place.crew.services]
     assert names == [
-        "collector of orders.dlq", "collector of legacy.dead", "verdicts", "rescuer", "retention", "awakening",
-        "alarm", "alerts", "worker 1", "worker 2", "worker 3",
+        "broker registration", "rescuer", "retention", "awakening", "alarm", "alerts",
+        "collector of orders.dlq", "collector of legacy.dead", "verdicts", "confirmer",
+        "worker 1", "worker 2", "worker 3",
     ]  # fmt: skip
     assert len({worker.name for worker in place.crew.workers}) == 3
 
@@ -66,7 +67,7 @@ async def test_a_source_that_works_again_gets_its_letters_at_once(tmp_path: Path
     place.crew.breakers.succeeded("orders")
     await place.crew.awakening.turn()
     # Then the letter is due
-    assert [head.id for head in await place.store.claim("w")] == [letter.id]
+    assert [head.id for head in await place.store.claim("w", broker="rabbitmq")] == [letter.id]
     text = (await Figures(place.store, place.crew, place.clock).text()).decode()
     assert 'redrive_breaker_open{source="orders"} 0.0' in text
     assert "redrive_awakened_total 1.0" in text
@@ -99,7 +100,7 @@ async def test_the_time_in_the_dead_letter_queue_is_that_of_resolved_letters(tmp
 
     place = Place(tmp_path)
     await place.store.add([a_letter(f"k{number}") for number in range(20)])
-    for head in await place.store.claim("w", limit=20):
+    for head in await place.store.claim("w", broker="rabbitmq", limit=20):
         place.clock.advance(timedelta(seconds=1))
         await place.store.settle([Settlement(head.hold, Resolve())])
     text = (await Figures(place.store, place.crew, place.clock).text()).decode()

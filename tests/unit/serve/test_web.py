@@ -205,7 +205,7 @@ async def test_an_address_that_is_no_server_is_refused() -> None:
 async def test_a_memory_store_is_shared_by_all_who_ask(served: Served) -> None:
     one, two = await RemoteStore.open(served.web.url), await RemoteStore.open(served.web.url)
     await one.add([a_letter()])
-    claims = await asyncio.gather(*(store.claim("w") for store in (one, two) * 5))
+    claims = await asyncio.gather(*(store.claim("w", broker="rabbitmq") for store in (one, two) * 5))
     assert sum(map(len, claims)) == 1
     await one.close()
     await two.close()

@@ -11,7 +11,7 @@ from redrive.letters import Hold, State
 from redrive.stores.changes import Annotate, Exhaust, Release, Resolve, Retry, Settlement
 from redrive.stores.sqlite import SqliteStore
 from redrive.testing import ManualClock
-from redrive.testing.factories import a_failure, a_letter
+from redrive.testing.factories import BROKER, a_failure, a_letter
 
 MANY = 1203  # more than one statement takes
 
@@ -30,7 +30,7 @@ def clock() -> ManualClock:
 
 async def held(store: SqliteStore, count: int) -> list[Hold]:
     assert all(await store.add([a_letter(key=f"orders/{number}") for number in range(count)]))
-    heads = await store.claim("worker-1", limit=count)
+    heads = await store.claim("worker-1", broker=BROKER, limit=count)
     assert len(heads) == count
     return [head.hold for head in heads]
 

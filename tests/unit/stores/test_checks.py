@@ -212,7 +212,7 @@ def test_a_usual_letter_is_fine() -> None:
 
 
 @pytest.mark.parametrize(
-    "field", ["id", "key", "source", "transport", "correlation_id", "reason", "error_type", "group"]
+    "field", ["id", "key", "source", "broker", "correlation_id", "reason", "error_type", "group"]
 )
 def test_a_letter_without_what_it_must_have_is_refused_by_the_fields_name(field: str) -> None:
     letter = msgspec.structs.replace(a_letter(), **{field: ""})

@@ -32,6 +32,7 @@ from redrive.stores.cold import (
     check_sum,
     pack_content,
     pack_failure,
+    unpack_consumer_group,
     unpack_content,
     unpack_failure,
 )
@@ -49,7 +50,8 @@ def sealed(way: bytes, data: bytes) -> bytes:
 
 def content_of(letter: DeadLetter) -> dict[str, Any]:
     return {
-        name: getattr(letter, name) for name in ("key", "message", "origin", "system_state", "derived_from")
+        name: getattr(letter, name)
+        for name in ("key", "message", "origin", "system_state", "derived_from", "prior_redrives")
     }
 
 
@@ -73,11 +75,11 @@ FULL = msgspec.structs.replace(
         ),
         origin=Origin(
             transport="kafka", source="payments", exchange="x", routing_key="r", partition=3, offset=2**62,
-            group="g", broker="b", dead_letter_source="payments.dlq",
+            consumer_group="g", endpoint="b", dead_letter_source="payments.dlq",
         ),
         system_state=SystemState(0.75, 0.60),
     ),
-    derived_from="01abc",
+    derived_from="01abc", prior_redrives=3,
 )  # fmt: skip
 
 
@@ -121,12 +123,29 @@ def test_a_failure_with_text_that_is_no_unicode_is_kept_as_well_as_it_can_be() -
     assert (again.at, again.kind, again.error_type) == (failure.at, failure.kind, failure.error_type)
 
 
+@pytest.mark.parametrize(
+    "letter", [FULL, a_letter(), with_body(b"x" * 100_000)], ids=["full", "usual", "large"]
+)
+def test_the_consumer_group_is_read_without_the_message(letter: DeadLetter) -> None:
+    assert unpack_consumer_group(pack_content(letter)) == letter.origin.consumer_group
+
+
+@pytest.mark.parametrize("data", [b"", b"\x02", sealed(PLAIN, b"\xc0"), b"\x09" * 20], ids=repr)
+def test_the_consumer_group_of_damaged_content_is_unknown(data: bytes) -> None:
+    assert unpack_consumer_group(data) is None
+
+
+def test_content_from_before_prior_redrives_is_read() -> None:
+    fields = (FULL.key, FULL.message, FULL.origin, FULL.system_state, FULL.derived_from)
+    assert unpack_content(sealed(PLAIN, _encode(fields))) == {**content_of(FULL), "prior_redrives": 0}
+
+
 # --- compression -----------------------------------------------------------------------------------------
 
 
 def test_content_is_packed_as_the_value_it_is_read_as() -> None:
     letter = a_letter()
-    value = _Content(letter.key, letter.message, letter.origin, letter.system_state, letter.derived_from)
+    value = _Content(letter.key, letter.message, letter.origin, letter.system_state, letter.derived_from, 0)
     assert pack_content(letter) == sealed(PLAIN, _encode(value))
 
 

@@ -7,6 +7,7 @@ import os
 import stat
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -79,11 +80,12 @@ FULL = msgspec.structs.replace(
         ),
         properties=Headers({"delivery_mode": Typed("uint8", 2)}),
     ),
-    origin=Origin(transport="kafka", source="orders", partition=3, offset=17, group="shop", broker="b",
+    origin=Origin(transport="kafka", source="orders", partition=3, offset=17, consumer_group="shop", endpoint="b",
                   dead_letter_source="orders.dlq"),
     failure=Failure(error_type="E", text="multi\nline", at=NOW, kind=Kind.TIMEOUT, stack="s\n",
                     retry_after=timedelta(days=1, microseconds=1)),
-    system_state=SystemState(0.75, 0.6), derived_from="older", state=State.FAILED, dlq_retry_count=5, fence=9,
+    system_state=SystemState(0.75, 0.6), derived_from="older", consumer_group="shop",
+    state=State.FAILED, dlq_retry_count=5, fence=9,
     strategy="immediate", assignee="ann", created_at=NOW, updated_at=NOW, sent_at=NOW, presumed=True,
     attempts=(Attempt(number=1, started_at=NOW, ended_at=NOW, worker="w", strategy=None, result="failed", fence=1),),
     notes=(Note(NOW, "ann", "a note"), Note(NOW, "bob", "two\nlines")),
@@ -101,7 +103,7 @@ def test_a_full_letter_comes_back_exactly(tmp_path: Path) -> None:
 def test_a_line_can_be_read_by_a_person(tmp_path: Path) -> None:
     path = cold_files.write(tmp_path, [a_letter("orders/1")], day=DAY)
     opening, line, end = map(json.loads, lines_in(path))
-    assert opening["file"] == {"format": "redrive-letters", "version": 1}
+    assert opening["file"] == {"format": "redrive-letters", "version": 2}
     assert end["end"]["count"] == 1
     letter = line["letter"]
     assert letter["state"] == "dlq_pending"
@@ -139,7 +141,7 @@ def test_any_message_comes_back_exactly(message: Message, error_text: str) -> No
     failure = Failure(error_type="E", text=error_text, at=NOW)
     letter = msgspec.structs.replace(a_letter(), message=message, failure=failure)
     line = cold_files.line_of(letter)
-    again = from_json(to_json(letter))
+    again = from_json(to_json(letter), version=cold_files.VERSION)
     assert again == letter
     assert again.message.body == message.body
     assert again.message.headers == message.headers
@@ -316,7 +318,7 @@ def test_a_line_that_was_changed_added_or_lost_is_noticed(tmp_path: Path) -> Non
 
 
 def test_a_file_of_a_newer_redrive_is_refused(tmp_path: Path) -> None:
-    newer = cold_files._sealed(b"file", b'{"format":"redrive-letters","version":2}')
+    newer = cold_files._sealed(b"file", b'{"format":"redrive-letters","version":3}')
     assert "newer redrive" in give(as_file(tmp_path / "x", [newer]))[1]
 
 
@@ -348,9 +350,51 @@ json_values = st.recursive(
 
 
 @settings(max_examples=300)
-@given(st.sampled_from(["message", "origin", "failure", "state", "headers", "body", "notes"]), json_values)
-def test_a_sealed_line_with_nonsense_in_it_is_a_clear_error(name: str, value: Any) -> None:
+@given(
+    st.sampled_from(
+        ["message", "origin", "failure", "state", "headers", "body", "notes", "transport", "broker"]
+    ),
+    json_values,
+    st.sampled_from([1, 2]),
+)
+def test_a_sealed_line_with_nonsense_in_it_is_a_clear_error(name: str, value: Any, version: int) -> None:
     fields = json.loads(to_json(FULL))
     (fields["message"] if name in {"headers", "body"} else fields)[name] = value
     with contextlib.suppress(FormatError, ValueError):  # what `read` turns into a FormatError with the place
-        from_json(json.dumps(fields).encode())
+        from_json(json.dumps(fields).encode(), version=version)
+
+
+# --- version 1 -------------------------------------------------------------------------------------------
+
+
+def as_version_1(letter: DeadLetter) -> bytes:
+    """The line that the first version wrote."""
+    fields = json.loads(to_json(letter))
+    fields["transport"] = fields.pop("broker")
+    for name in ("consumer_group", "unconfirmed", "prior_redrives"):
+        del fields[name]
+    origin = fields["origin"]
+    origin["group"], origin["broker"] = origin.pop("consumer_group"), origin.pop("endpoint")
+    return json.dumps(fields).encode()
+
+
+@pytest.mark.parametrize("letter", [FULL, a_letter()], ids=["kafka", "rabbitmq"])
+def test_a_letter_of_a_version_1_file_has_the_kind_of_its_broker(letter: DeadLetter, tmp_path: Path) -> None:
+    line = cold_files._sealed(b"letter", as_version_1(letter))
+    opening = cold_files._sealed(b"file", b'{"format":"redrive-letters","version":1}')
+    end = cold_files._End(1, blake2b(line, digest_size=8).hexdigest())
+    closing = cold_files._sealed(b"end", msgspec.json.encode(end))
+    [found], problem = give(as_file(tmp_path / "x", [opening, line, closing]))
+    assert problem == ""
+    assert found == msgspec.structs.replace(
+        letter, broker=f"unnamed:{letter.broker}", consumer_group=letter.origin.consumer_group
+    )
+    assert found.origin == letter.origin
+
+
+def test_a_line_of_version_2_without_new_fields_has_the_defaults() -> None:
+    fields = json.loads(to_json(FULL))
+    for name in ("consumer_group", "unconfirmed", "prior_redrives"):
+        del fields[name]
+    found = from_json(json.dumps(fields).encode(), version=2)
+    assert (found.consumer_group, found.unconfirmed, found.prior_redrives) == (None, False, 0)

@@ -1,23 +1,13 @@
 """What is a memo, what is refused as one, and how does a store from before there were memos get them?"""
 
-import contextlib
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from redrive.errors import RedriveError, SettingsError
-from redrive.stores.base import Store
 from redrive.stores.memos import LARGEST_BODY, LONGEST_NAME, NOTHING, Memo, check_memo, check_memo_name
-from redrive.stores.operations import Operation
-from redrive.stores.postgres import PostgresStore, schema as postgres_schema
 from redrive.stores.sqlite import SqliteStore, schema
-from redrive.testing import ManualClock, letters
-from tests.services import Postgres
-
-REPLAY = Operation(id="op-1", kind="replay", by="ann")
 
 
 def refused(check: Callable[[], None], says: str) -> None:
@@ -74,69 +64,6 @@ def test_a_body_beyond_the_limit_is_refused() -> None:
 
 
 # --- stores from before there were memos -----------------------------------------------------------------
-
-
-async def everything(store: Store) -> list[Any]:
-    heads = (await store.page(limit=1000)).heads
-    return [
-        heads,
-        await store.load([head.id for head in heads]),
-        await store.journal(limit=1000),
-        await store.operations(),
-        await store.items("op-1", limit=1000),
-    ]
-
-
-async def live_before_memos(store: Store) -> list[Any]:
-    """A store's life when it had two migrations; gives all that is in it."""
-    lot = letters(20)
-    await store.add(lot)
-    await store.claim("w", limit=5)
-    await store.begin(REPLAY, [letter.id for letter in lot])
-    await store.record("op-1", [(lot[0].id, "sent", "")])
-    with pytest.raises(RedriveError, match="memos"):  # it really is of that time
-        await store.recall("alarm")
-    return await everything(store)
-
-
-async def assert_all_is_there_and_memos_too(store: Store, before: list[Any]) -> None:
-    assert await everything(store) == before
-    assert await store.damage() is None
-    assert await store.recall("alarm") == NOTHING
-    assert await store.remember("alarm", b"quiet", version=0)
-    assert await store.recall("alarm") == Memo(1, b"quiet")
-
-
-async def test_a_file_of_the_second_version_is_migrated_and_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, clock, two = tmp_path / "redrive.db", ManualClock(), schema.migrations()[:2]
-    with monkeypatch.context() as before_memos:
-        before_memos.setattr(schema, "migrations", lambda: two)
-        store = await SqliteStore.open(path, clock=clock)
-        before = await live_before_memos(store)
-        await store.close()
-    store = await SqliteStore.open(path, clock=clock)
-    await assert_all_is_there_and_memos_too(store, before)
-    await store.close()
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (schema.migrations()[-1][0],)
-
-
-async def test_a_database_of_the_second_version_is_migrated_and_loses_nothing(
-    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock, two = ManualClock(), postgres_schema.migrations()[:2]
-    with monkeypatch.context() as before_memos:
-        before_memos.setattr(postgres_schema, "migrations", lambda: two)
-        store = await PostgresStore.open(postgres.url, clock=clock)
-        before = await live_before_memos(store)
-        await store.close()
-    store = await PostgresStore.open(postgres.url, clock=clock)
-    await assert_all_is_there_and_memos_too(store, before)
-    await store.close()
-    versions = [str(number) for number, _ in postgres_schema.migrations()]
-    assert postgres.psql("SELECT version FROM redrive.migrations ORDER BY 1").split() == versions
 
 
 async def test_a_redrive_from_before_memos_refuses_a_file_that_has_them(

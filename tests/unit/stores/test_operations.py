@@ -17,8 +17,6 @@ import msgspec
 import pytest
 
 from redrive.errors import LetterNotFoundError, SettingsError
-from redrive.letters import State
-from redrive.stores.changes import Annotate, Exhaust, Settlement
 from redrive.stores.operations import (
     LARGEST_LIST,
     Operation,
@@ -31,7 +29,7 @@ from redrive.stores.operations import (
 )
 from redrive.stores.sqlite import SqliteStore, operations as sqlite_operations, schema
 from redrive.testing import ManualClock, a_letter
-from redrive.testing.factories import a_failure, letters
+from redrive.testing.factories import letters
 
 NOW = datetime(2026, 2, 11, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -122,49 +120,6 @@ def make_an_old_file(path: Path) -> None:
         db.execute("PRAGMA user_version = 1")
 
 
-async def everything(store: SqliteStore) -> list[Any]:
-    heads = (await store.page(limit=1000)).heads
-    return [heads, await store.load([head.id for head in heads]), await store.journal(limit=1000)]
-
-
-async def test_a_file_of_the_first_version_is_migrated_and_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Given a store that was written when only the first migration was there
-    path, clock = tmp_path / "redrive.db", ManualClock()
-    first = schema.migrations()[:1]
-    with monkeypatch.context() as before_the_second:
-        before_the_second.setattr(schema, "migrations", lambda: first)
-        store = await SqliteStore.open(path, clock=clock)
-        lot = letters(30, tags=("vip",))
-        await store.add(lot)
-        other = a_failure("no such customer", error_type="LookupError", at=clock.now())
-        held = await store.claim("w", limit=10)
-        await store.settle([Settlement(head.hold, Exhaust(failure=other)) for head in held[:5]])
-        await store.apply(Annotate("looked at it"), [lot[0].id], by="ann")
-        old = await everything(store)
-        tallies = [await store.tally(by) for by in ("group", "state", "source", "tag")]
-        await store.close()
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (1,)
-        assert db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'operations'").fetchone() == (0,)
-    # When it is opened today
-    store = await SqliteStore.open(path, clock=clock)
-    # Then everything is as it was, what was held is held, and operations and groups are there.
-    assert await everything(store) == old
-    assert [await store.tally(by) for by in ("group", "state", "source", "tag")] == tallies
-    assert await store.damage() is None
-    assert await store.extend([head.hold for head in held[5:]]) == [True] * 5
-    assert await store.operations() == []
-    assert await store.begin(REPLAY, [letter.id for letter in lot])
-    assert await store.remaining("op-1", limit=100) == [letter.id for letter in lot]
-    large, small = await store.groups()
-    assert (large.count, small.count, small.states) == (25, 5, {State.FAILED: 5})
-    await store.close()
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (schema.migrations()[-1][0],)
-
-
 async def test_a_file_whose_second_migration_cannot_run_stays_of_the_first_version(tmp_path: Path) -> None:
     # Given an old file in which somebody made a table of a name that the second migration needs
     path = tmp_path / "redrive.db"
@@ -190,7 +145,7 @@ async def test_what_remains_is_found_without_walking_over_what_is_done(tmp_path:
     store = await SqliteStore.open(path)
     await store.close()
     plan = plan_of(path, sqlite_operations._REMAINING, (1, 100))
-    assert plan == "SEARCH items USING INDEX items_remaining (operation=?)"
+    assert plan == "SEARCH operation_items USING INDEX items_remaining (operation=?)"
 
 
 async def test_groups_and_the_letters_of_a_group_by_age_are_read_from_one_index(tmp_path: Path) -> None:

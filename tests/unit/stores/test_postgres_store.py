@@ -1,6 +1,7 @@
 """What PostgreSQL does beyond the contract: whose clock, how many commits, which index, what stays out of the way."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -18,7 +19,7 @@ from redrive.stores.postgres.link import _WRITING
 from redrive.stores.postgres.search import SEARCH
 from redrive.stores.query import Condition, Op, Query, Sort, parse
 from redrive.testing import a_letter, letters
-from redrive.testing.factories import a_failure, a_message
+from redrive.testing.factories import BROKER, a_failure, a_message
 from tests.services import Postgres
 from tests.services.guard import until
 
@@ -42,7 +43,7 @@ async def store(postgres: Postgres) -> AsyncIterator[PostgresStore]:
 async def test_leases_are_counted_by_the_databases_clock(store: PostgresStore, postgres: Postgres) -> None:
     await store.add(letters(2))
     before = postgres.psql("SELECT clock_timestamp() AT TIME ZONE 'UTC'")
-    [head] = await store.claim("w", limit=1, lease=timedelta(milliseconds=20))
+    [head] = await store.claim("w", broker=BROKER, limit=1, lease=timedelta(milliseconds=20))
     assert head.locked_at is not None
     assert head.locked_at.replace(tzinfo=None) >= datetime.fromisoformat(before)
     postgres.psql("SELECT pg_sleep(0.03)")
@@ -56,7 +57,9 @@ async def test_letters_of_two_processes_are_in_order_of_age(store: PostgresStore
     other = await PostgresStore.open(postgres.url)
     for number in range(6):
         await (store, other)[number % 2].add([a_letter(f"k{number}")])
-    assert [head.correlation_id for head in await store.claim("w")] == [f"trace-k{n}" for n in range(6)]
+    assert [head.correlation_id for head in await store.claim("w", broker=BROKER)] == [
+        f"trace-k{n}" for n in range(6)
+    ]
     await other.close()
 
 
@@ -67,7 +70,7 @@ async def test_what_many_tasks_add_and_settle_is_committed_in_few_transactions(
     store: PostgresStore, postgres: Postgres
 ) -> None:
     await asyncio.gather(*(store.add([letter]) for letter in letters(300)))
-    heads = await store.claim("w", limit=300)
+    heads = await store.claim("w", broker=BROKER, limit=300)
     done = await asyncio.gather(*(store.settle([Settlement(head.hold, Resolve())]) for head in heads))
     assert done == [[True]] * 300
     assert int(postgres.psql("SELECT count(*) FROM redrive.commits")) < 20
@@ -76,7 +79,7 @@ async def test_what_many_tasks_add_and_settle_is_committed_in_few_transactions(
 async def test_looking_for_work_where_there_is_none_writes_nothing(
     store: PostgresStore, postgres: Postgres
 ) -> None:
-    assert await store.claim("w") == []
+    assert await store.claim("w", broker=BROKER) == []
     assert await store.take(["x"], "w") == []
     assert await store.extend([Hold("x", 1)]) == [False]
     assert await store.settle([Settlement(Hold("x", 2**70), Resolve())]) == [False]
@@ -101,7 +104,7 @@ async def test_whoever_is_cancelled_leaves_nothing_half_done(
     holding = other.transaction()
     await holding.start()
     await other.execute("LOCK TABLE redrive.states IN ACCESS EXCLUSIVE MODE")
-    claiming = asyncio.create_task(store.claim("w", limit=5))
+    claiming = asyncio.create_task(store.claim("w", broker=BROKER, limit=5))
     await asyncio.sleep(0)
     claiming.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -174,7 +177,7 @@ async def test_bytes_that_are_no_text_for_postgresql_come_back_as_they_were(stor
     await store.add([odd])
     [back] = await store.load([odd.id])
     assert (back.message, back.failure) == (odd.message, odd.failure)
-    [head] = await store.claim("w")
+    [head] = await store.claim("w", broker=BROKER)
     failure = a_failure("again \x00", error_type="Odd\x00Error")
     assert await store.settle([Settlement(head.hold, Park(failure=failure))]) == [True]
     [back] = await store.load([odd.id])
@@ -206,7 +209,7 @@ async def test_numbers_larger_than_a_column_are_compared_not_refused(store: Post
 
 async def test_a_delete_that_waits_holds_up_nobody_else(store: PostgresStore, postgres: Postgres) -> None:
     await store.add(letters(20))
-    heads = await store.claim("w", limit=10)
+    heads = await store.claim("w", broker=BROKER, limit=10)
     await store.settle([Settlement(head.hold, Resolve()) for head in heads])
     other = await asyncpg.connect(postgres.url)
     holding = other.transaction()
@@ -215,7 +218,7 @@ async def test_a_delete_that_waits_holds_up_nobody_else(store: PostgresStore, po
     deleting = asyncio.create_task(store.apply(Delete(), [head.id for head in heads], by="retention"))
     await asyncio.sleep(0)
     assert await store.add([a_letter("new")]) == [True]
-    assert [head.correlation_id for head in await store.claim("w2")] == ["trace-new"]
+    assert [head.correlation_id for head in await store.claim("w2", broker=BROKER)] == ["trace-new"]
     assert len((await store.page(limit=50)).heads) == 21
     assert not deleting.done()
     await holding.rollback()
@@ -228,13 +231,13 @@ async def test_nothing_of_a_deleted_letter_is_left_but_its_journal(
     store: PostgresStore, postgres: Postgres
 ) -> None:
     await store.add([a_letter(tags=("vip",))])
-    [head] = await store.claim("w")
+    [head] = await store.claim("w", broker=BROKER)
     await store.settle([Settlement(head.hold, Resolve())])
     await store.apply(Delete(), [head.id], by="retention")
     tables = ("letters", "states", "bodies", "tags", "attempts", "notes")
     counts = [postgres.psql(f"SELECT count(*) FROM redrive.{table}") for table in tables]
     assert counts == ["0"] * len(tables)
-    assert postgres.psql("SELECT count(*) FROM redrive.journal") == "3"
+    assert postgres.psql("SELECT count(*) FROM redrive.change_log") == "3"
 
 
 async def test_damage_is_found(store: PostgresStore, postgres: Postgres) -> None:
@@ -273,14 +276,47 @@ async def plan_of(postgres: Postgres, statement: str, *values: object, writing: 
 async def test_a_claim_walks_the_indexes_that_were_made_for_it(
     store: PostgresStore, postgres: Postgres
 ) -> None:
-    plans = [await plan_of(postgres, work.claim_statement(10), None, "w", 1, writing=True)]
+    plans = [await plan_of(postgres, work.claim_statement(10), None, "w", 1, BROKER, writing=True)]
     await many(store)
-    plans.append(await plan_of(postgres, work.claim_statement(10), None, "w", 1, writing=True))
+    plans.append(await plan_of(postgres, work.claim_statement(10), None, "w", 1, BROKER, writing=True))
     for plan in plans:  # of an empty store that nobody has analysed, and of a full one
         assert "Index Scan using states_ready" in plan
         assert "Index Scan using states_waiting" in plan
+        assert len(re.findall(r"Index Cond: \(+broker = ", plan)) == 2
         assert "Seq Scan" not in plan
         assert "Hash" not in plan
+
+
+@pytest.mark.parametrize(
+    ("statement", "values", "index"),
+    [
+        (work.rescue_statement(10), (None, 1, 5), "states_leased"),
+        (work.overdue_statement(10), (None, BROKER, 1), "states_sent"),
+    ],
+    ids=["rescue", "overdue"],
+)
+async def test_expired_leases_are_found_by_an_index(
+    store: PostgresStore, postgres: Postgres, statement: str, values: tuple[object, ...], index: str
+) -> None:
+    plans = [await plan_of(postgres, statement, *values, writing=True)]
+    await many(store)
+    plans.append(await plan_of(postgres, statement, *values, writing=True))
+    for plan in plans:
+        assert f"Index Scan using {index}" in plan
+        assert "Seq Scan" not in plan
+
+
+async def test_rescue_does_not_read_letters_that_wait_for_verdicts(
+    store: PostgresStore, postgres: Postgres
+) -> None:
+    await store.add(letters(200))
+    heads = await store.claim("w", broker=BROKER, limit=200)
+    await store.extend([head.hold for head in heads], lease=timedelta(milliseconds=1), sent=True)
+    plan = await plan_of(
+        postgres, f"(ANALYZE, COSTS OFF, TIMING OFF) {work.rescue_statement(10)}", None, 1, 5, writing=True
+    )
+    assert "Rows Removed by Filter" not in plan
+    assert await store.rescue(retry_in=MINUTE) == []
 
 
 @pytest.mark.parametrize(
@@ -288,6 +324,7 @@ async def test_a_claim_walks_the_indexes_that_were_made_for_it(
     [
         ("", "letters_age"), ("state:manual", "states_state"), ("source:s7", "letters_source"),
         ("correlation:trace-k7", "letters_correlation"), ("since:1m", "letters_age"), ("id:x", "letters_id_key"),
+        ("unconfirmed:yes", "states_unconfirmed"),
     ],
 )  # fmt: skip
 async def test_a_page_is_found_by_an_index(
@@ -315,6 +352,8 @@ async def test_retention_finds_what_is_oldest_by_an_index(store: PostgresStore, 
 async def test_counting_states_does_not_read_letters(store: PostgresStore, postgres: Postgres) -> None:
     statement, values = SEARCH.tally("state", parse("priority>1", now=NOW))
     assert "letters" not in await plan_of(postgres, statement, *values)
+    statement, values = SEARCH.tally("broker", parse("unconfirmed:yes presumed:no", now=NOW))
+    assert "letters" not in await plan_of(postgres, statement, *values)
     statement, values = SEARCH.count(parse("source:orders", now=NOW))
     assert "states" not in await plan_of(postgres, statement, *values)
 
@@ -323,12 +362,12 @@ async def test_what_waits_is_let_in_by_portions_and_in_its_place(
     store: PostgresStore,
 ) -> None:
     await store.add(letters(12, priority=1))
-    heads = await store.claim("w", limit=12)
+    heads = await store.claim("w", broker=BROKER, limit=12)
     soon = datetime.now(UTC) + timedelta(milliseconds=50)
     await store.settle([Settlement(head.hold, Retry(at=soon)) for head in heads])
     await store.add(letters(3, "urgent", priority=2))
     seen: list[str] = []
     async with asyncio.timeout(20):
         while len(seen) < 15:
-            seen += [head.correlation_id for head in await store.claim("w", limit=5)]
+            seen += [head.correlation_id for head in await store.claim("w", broker=BROKER, limit=5)]
     assert [name.split("/")[0] for name in seen] == ["trace-urgent"] * 3 + ["trace-orders"] * 12

@@ -114,7 +114,9 @@ def test_a_word_with_a_field_is_a_condition(text: str, condition: Condition) -> 
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_every_field_can_be_asked_for(name: str) -> None:
-    value = {FieldKind.NUMBER: ":5", FieldKind.TIME: ">2h"}.get(FIELDS[name].kind, ":x")
+    value = {FieldKind.NUMBER: ":5", FieldKind.TIME: ">2h", FieldKind.FLAG: ":yes"}.get(
+        FIELDS[name].kind, ":x"
+    )
     condition = one(name + {"state": ":manual", "kind": ":network"}.get(name, value))
     assert condition.field == name
     assert hasattr(head(), FIELDS[name].attribute)
@@ -399,3 +401,37 @@ async def test_a_forged_cursor_is_refused_by_the_store(tmp_path: Path, sort: str
 def test_the_letters_of_the_test_kit_can_be_found_by_what_they_say() -> None:
     letter = a_letter("orders/9", failure=a_failure("card declined"), message=a_message(message_id="m-9"))
     assert parse("source:orders error:TimeoutError declined message:m-9", now=NOW).matches(letter)
+
+
+# --- yes and no, and names that are gone -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["unconfirmed", "presumed"])
+def test_a_flag_is_yes_or_no(name: str) -> None:
+    yes, no = parse(f"{name}:yes", now=NOW), parse(f"{name}:no", now=NOW)
+    assert (yes.conditions[0].values, no.conditions[0].values) == ((1,), (0,))
+    raised = msgspec.structs.replace(a_letter(), **{name: True})
+    assert (yes.matches(raised), no.matches(raised)) == (True, False)
+    assert (yes.matches(a_letter()), no.matches(a_letter())) == (False, True)
+    assert parse(f"-{name}:yes", now=NOW).matches(a_letter())
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("unconfirmed:true", "'unconfirmed' must be yes or no, not 'true'"),
+        ("presumed:*", "'presumed' must be yes or no, not '*'"),
+        ("unconfirmed>0", "'unconfirmed' is yes or no and cannot be compared with '>'; use 'unconfirmed:'"),
+        ("transport:kafka", "unknown field 'transport'; did you mean 'broker'?"),
+        ("-transport:kafka", "unknown field 'transport'; did you mean 'broker'?"),
+    ],
+)
+def test_a_filter_that_cannot_be_is_refused_with_a_hint(text: str, says: str) -> None:
+    with pytest.raises(QueryError) as caught:
+        parse(text, now=NOW)
+    assert says in str(caught.value)
+
+
+def test_counting_by_a_field_that_was_renamed_names_the_new_one() -> None:
+    with pytest.raises(QueryError, match="cannot count by 'transport'; did you mean 'broker'"):
+        tally_field("transport")

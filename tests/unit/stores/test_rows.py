@@ -28,7 +28,9 @@ def test_a_row_has_the_letters_own_columns_in_the_order_of_the_table() -> None:
 
 @pytest.mark.parametrize("absent", [None, 0])
 def test_what_a_letter_does_not_have_is_told_by_what_stands_for_it(absent: int | None) -> None:
-    fields = {"message_id": "", "strategy": "later", "assignee": "alice", "tags": ("vip",)}
+    fields = {
+        "message_id": "", "strategy": "later", "assignee": "alice", "tags": ("vip",), "consumer_group": "billing",
+    }  # fmt: skip
     assert set(fields) == OPTIONAL
     for name in OPTIONAL:
         letter = msgspec.structs.replace(

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from redrive.errors import FormatError, StoreBusyError, StoreDamagedError, StoreError, StoreVersionError
-from redrive.stores.sqlite import SqliteOptions, SqliteStore, schema
+from redrive.stores.sqlite import SqliteOptions, SqliteStore, migrate, schema
 from redrive.testing import a_letter
 
 WAIT = timedelta(seconds=10)
@@ -66,7 +66,7 @@ def test_migrations_are_files_named_by_number_and_purpose() -> None:
 
 def test_migrations_are_split_into_whole_statements() -> None:
     for _, script in schema.migrations():
-        statements = list(schema._statements(script))
+        statements = list(migrate.statements(script))
         assert all(sqlite3.complete_statement(statement) for statement in statements)
         left = script[len("".join(statements)) :]
         assert not re.sub(r"--.*", "", left).strip(), "the last statement has no semicolon"
@@ -78,7 +78,7 @@ def test_a_new_file_is_ours_and_of_the_newest_version(tmp_path: Path) -> None:
     assert ask(path, "PRAGMA user_version") == [(NEWEST,)]
     assert ask(path, "PRAGMA application_id") == [(schema.APPLICATION_ID,)]
     assert ask(path, "PRAGMA journal_mode") == [("wal",)]
-    assert {"letters", "bodies", "tags", "attempts", "notes", "journal"} <= tables(path)
+    assert {"letters", "bodies", "tags", "attempts", "notes", "change_log"} <= tables(path)
 
 
 def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:

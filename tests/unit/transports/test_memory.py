@@ -318,4 +318,4 @@ async def test_a_url_names_it() -> None:
     transport: Transport = open_transport("memory:", ManualClock())
 
     async with transport:
-        assert transport.name == "memory"
+        assert transport.kind == "memory"

@@ -35,7 +35,7 @@ def observers() -> list[Observer]:
 
 
 def test_there_is_something_to_hear() -> None:
-    assert len(METHODS) == 10
+    assert len(METHODS) == 11
     assert len(observers()) == 4
 
 
@@ -151,6 +151,7 @@ def test_no_secret_of_error_headers_or_body_is_in_metrics_spans_or_lines(overhea
                 held.failed(failure)
         listener.retrying("orders", delivery, 1, failure, timedelta(seconds=1))
         listener.given_back("orders", delivery, None, failure)
+        listener.skipped("orders", 1)
         listener.dead_lettered(an_event(letter, description=ERROR))
         listener.dead_lettered(an_event(letter, error=ERROR, lost=True))
         listener.paused("orders", f"the broker said: {ERROR}")

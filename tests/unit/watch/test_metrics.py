@@ -45,6 +45,7 @@ def test_everything_heard_is_counted_under_its_name(metrics: Metrics, text: Call
     metrics.completed("orders", 12)
     metrics.retrying("orders", delivery, 1, failure, timedelta(seconds=1))
     metrics.given_back("orders", delivery, None, None)
+    metrics.skipped("orders", 4)
     metrics.given_back("orders", delivery, timedelta(seconds=5), failure)
     metrics.dead_lettered(an_event())
     metrics.dead_lettered(an_event(reason="PoisonMessage", failure=a_failure(error_type="Crash")))
@@ -68,6 +69,7 @@ def test_everything_heard_is_counted_under_its_name(metrics: Metrics, text: Call
         'messages_processed_total{queue_name="orders"}': 12,
         'messages_retried_total{queue_name="orders"}': 1,
         'messages_given_back_total{queue_name="orders"}': 2,
+        'messages_skipped_total{queue_name="orders"}': 4,
         'messages_redelivered_expected_total{queue_name="orders"}': 3,
         'messages_deadlettered_total{queue_name="orders",reason="PoisonMessage"}': 1,
         'messages_deadlettered_total{queue_name="orders",reason="NonRetryableError"}': 1,

@@ -1,9 +1,9 @@
 """The shared store: one PostgreSQL database that keeps the contract of `stores.base` for any number of processes.
 
 `link` reaches the server and comes back when it was away; `lane` commits in groups what many tasks add and settle;
-`schema` checks and prepares the database; `adding`, `work` and `reading` are what each verb does inside its
-transaction, `operations` the same for operations and groups, `memos` for memos; `search` translates queries.
-`stores.door` has looked at what is asked; this file hands it on.
+`schema` checks the database and migrates it, `broker_migration` does so in batches; `adding`, `work` and `reading` are
+what each verb does inside its transaction, `operations` the same for operations and groups, `memos` for memos; `search`
+translates queries. `stores.door` has looked at what is asked; this file hands it on.
 
 Time is the database's own, so that leases mean the same on every machine; a clock that is handed in takes its place.
 """
@@ -100,17 +100,22 @@ class PostgresStore(Door):
         done = await self._link.write(lambda db: work.settle(db, everything, self._now()))
         return _shared_out(done, batches)
 
-    def _claim(self, worker: str, limit: int, lease: timedelta) -> Awaitable[list[LetterHead]]:
-        return self._write(lambda db: work.claim(db, worker, limit, lease, self._now()))
+    def _claim(self, worker: str, broker: str, limit: int, lease: timedelta) -> Awaitable[list[LetterHead]]:
+        return self._write(lambda db: work.claim(db, worker, broker, limit, lease, self._now()))
 
-    def _take(self, ids: Sequence[str], worker: str, lease: timedelta) -> Awaitable[list[LetterHead]]:
-        return self._write(lambda db: work.take(db, ids, worker, lease, self._now()))
+    def _take(
+        self, ids: Sequence[str], worker: str, brokers: Sequence[str] | None, lease: timedelta
+    ) -> Awaitable[list[LetterHead]]:
+        return self._write(lambda db: work.take(db, ids, worker, brokers, lease, self._now()))
 
     def _extend(self, holds: Sequence[Hold], lease: timedelta, *, sent: bool) -> Awaitable[list[bool]]:
         return self._write(lambda db: work.extend(db, holds, lease, self._now(), sent=sent))
 
     def _rescue(self, retry_in: timedelta, max_redrives: int, limit: int) -> Awaitable[list[Rescued]]:
         return self._write(lambda db: work.rescue(db, retry_in, max_redrives, limit, self._now()))
+
+    def _overdue(self, broker: str, lease: timedelta, limit: int) -> Awaitable[list[LetterHead]]:
+        return self._write(lambda db: work.overdue(db, broker, lease, limit, self._now()))
 
     def _apply(self, change: Change, ids: Sequence[str], by: str) -> Awaitable[None]:
         return self._write(lambda db: work.apply(db, change, ids, by, self._now()))

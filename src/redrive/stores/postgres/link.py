@@ -123,7 +123,7 @@ class Link:
         try:
             connection = await link._first_connection()
             try:
-                await schema.prepare(connection, link.name, create=options.create)
+                await schema.prepare(connection, link.name, create=options.create, connect=link._connect)
             finally:
                 await connection.close(timeout=_GRACE)
             reading = options.pool // 2
@@ -270,9 +270,14 @@ class Link:
 
     async def _connect(self) -> Any:
         arguments = self._arguments(_WRITING) | {
-            "command_timeout": schema.PATIENCE.total_seconds(),
+            "command_timeout": schema.TIMEOUT.total_seconds(),
             "statement_cache_size": 0,
         }
+        if not self._is_pooled:  # a migration takes its time
+            arguments["server_settings"] |= {
+                "statement_timeout": "0",
+                "idle_in_transaction_session_timeout": "0",
+            }
         return await asyncpg.connect(**arguments, timeout=max(1.0, self._patience))
 
     async def _pool(self, settings: dict[str, str], size: int) -> Any:

@@ -15,11 +15,13 @@ async def remember(db: Session, name: str, body: bytes, version: int) -> bool:
     """Write a memo if it has this version (S46, S47)."""
     if version == 0:
         done = await db.fetch(
-            "INSERT INTO memos VALUES ($1, 1, $2) ON CONFLICT (name) DO NOTHING RETURNING version", name, body
+            "INSERT INTO documents VALUES ($1, 1, $2) ON CONFLICT (name) DO NOTHING RETURNING version",
+            name,
+            body,
         )
     else:
         done = await db.fetch(
-            "UPDATE memos SET version = version + 1, body = $2 WHERE name = $1 AND version = $3 RETURNING version",
+            "UPDATE documents SET version = version + 1, body = $2 WHERE name = $1 AND version = $3 RETURNING version",
             name,
             body,
             version,
@@ -30,5 +32,5 @@ async def remember(db: Session, name: str, body: bytes, version: int) -> bool:
 
 async def recall(db: Any, name: str) -> Memo:
     """A memo as it was last written (S48)."""
-    row = await db.fetchrow("SELECT version, body FROM memos WHERE name = $1", name)
+    row = await db.fetchrow("SELECT version, body FROM documents WHERE name = $1", name)
     return NOTHING if row is None else Memo(*row)

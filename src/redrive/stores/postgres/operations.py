@@ -33,11 +33,11 @@ from redrive.stores.query import Query
 from redrive.stores.rows import bind, moment
 
 _OPERATION: Final = (
-    f"SELECT number, {', '.join(FIELDS)}, (SELECT json_object_agg(outcome, count)::text FROM outcomes"
+    f"SELECT number, {', '.join(FIELDS)}, (SELECT json_object_agg(outcome, count)::text FROM operation_outcomes"
     " WHERE operation = number) AS outcomes"
 )
 _ITEMS: Final = (
-    "INSERT INTO items (operation, position, letter_id) SELECT $1::bigint, place, letter_id"
+    "INSERT INTO operation_items (operation, position, letter_id) SELECT $1::bigint, place, letter_id"
     " FROM unnest($2::text[]) WITH ORDINALITY AS input (letter_id, place)"
 )
 _PER_STATE: Final = ", ".join(f"count(*) FILTER (WHERE state = '{state}')" for state in State)
@@ -70,7 +70,7 @@ async def record(
     for letter_id, outcome, detail in outcomes:
         firsts.setdefault(letter_id, (outcome, detail))
     there = await db.fetch(
-        "SELECT letter_id, outcome FROM items WHERE operation = $1 AND letter_id = ANY($2::text[])",
+        "SELECT letter_id, outcome FROM operation_items WHERE operation = $1 AND letter_id = ANY($2::text[])",
         number,
         list(firsts),
     )
@@ -82,15 +82,15 @@ async def record(
     if not new:
         return
     await db.execute(
-        "UPDATE items SET outcome = input.outcome, detail = input.detail, at = $1::bigint"
+        "UPDATE operation_items SET outcome = input.outcome, detail = input.detail, at = $1::bigint"
         " FROM unnest($3::text[], $4::text[], $5::text[]) AS input (letter_id, outcome, detail)"
-        " WHERE operation = $2 AND items.letter_id = input.letter_id",
+        " WHERE operation = $2 AND operation_items.letter_id = input.letter_id",
         at, number, *map(list, zip(*new, strict=True)),
     )  # fmt: skip
     counts = Counter(outcome for _, outcome, _ in new)
     await db.execute(
-        "INSERT INTO outcomes SELECT $1::bigint, * FROM unnest($2::text[], $3::bigint[])"
-        " ON CONFLICT (operation, outcome) DO UPDATE SET count = outcomes.count + excluded.count",
+        "INSERT INTO operation_outcomes SELECT $1::bigint, * FROM unnest($2::text[], $3::bigint[])"
+        " ON CONFLICT (operation, outcome) DO UPDATE SET count = operation_outcomes.count + excluded.count",
         number, list(counts), list(counts.values()),
     )  # fmt: skip
 
@@ -172,7 +172,7 @@ async def _number(db: Any, operation_id: str) -> int:
 async def remaining(db: Any, operation_id: str, limit: int) -> list[str]:
     """The next letters of the list without an outcome (S38)."""
     rows = await db.fetch(
-        "SELECT letter_id FROM items WHERE operation = $1 AND outcome IS NULL ORDER BY position LIMIT $2",
+        "SELECT letter_id FROM operation_items WHERE operation = $1 AND outcome IS NULL ORDER BY position LIMIT $2",
         await _number(db, operation_id),
         limit,
     )
@@ -182,7 +182,7 @@ async def remaining(db: Any, operation_id: str, limit: int) -> list[str]:
 async def items(db: Any, operation_id: str, after: int, limit: int) -> list[Item]:
     """The list from a place on (S38)."""
     rows = await db.fetch(
-        "SELECT letter_id, outcome, detail, at FROM items WHERE operation = $1 AND position > $2"
+        "SELECT letter_id, outcome, detail, at FROM operation_items WHERE operation = $1 AND position > $2"
         " ORDER BY position LIMIT $3",
         await _number(db, operation_id),
         after,

@@ -92,7 +92,7 @@ async def journal(db: Any, letter_id: str | None, after_line: int, limit: int) -
     """Lines of the journal, of one letter or of all (S25)."""
     its, values = ("", []) if letter_id is None else (" AND letter_id = $3", [storable(letter_id)])
     rows = await db.fetch(
-        f"SELECT * FROM journal WHERE number > $1::bigint{its} ORDER BY number LIMIT $2",
+        f"SELECT * FROM change_log WHERE number > $1::bigint{its} ORDER BY number LIMIT $2",
         max(-1, min(after_line, _LARGEST_NUMBER)),
         limit,
         *values,

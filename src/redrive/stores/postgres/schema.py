@@ -1,20 +1,49 @@
-"""Is this database fit for us, and of our version?
+"""Check that a database is usable, and migrate it to the schema of this version.
 
 Everything is kept in a schema of our own, `redrive`, beside whatever else the database holds. Opening a store answers
 these questions in order, each with its own error, and changes nothing before all are answered. Then migrations run:
-numbered SQL files, each in one transaction that holds a lock, so that any number of processes may start at once.
+numbered SQL files, each in one transaction, except for the one that moves all letters (`broker_migration`).
+
+The process that migrates holds an advisory lock in a transaction that stays open and idle. Such a lock also works
+through a pooler that assigns connections per transaction; it ends with the process; and it blocks neither vacuum nor
+the building of indexes. Other processes poll for the lock instead of waiting in the server, because behind a pooler a
+few waiting transactions would leave no connection for the process that migrates.
 """
 
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from redrive.errors import StoreDamagedError, StoreError, StoreVersionError
+import asyncpg
+
+from redrive.errors import StoreBusyError, StoreDamagedError, StoreError, StoreVersionError
+from redrive.stores.postgres import broker_migration
+from redrive.stores.postgres.broker_migration import BrokerMigration, transaction
 
 SCHEMA: Final = "redrive"
+TIMEOUT: Final = timedelta(
+    minutes=10
+)  # for one statement of a migration, and for another process that migrates
+_LOG: Final = logging.getLogger("redrive.stores")
 _OLDEST_SERVER: Final = 14  # the first whose epochs are exact to the microsecond
-_LOCK: Final = 0x52445256  # "RDRV": whoever migrates holds it
-PATIENCE: Final = timedelta(minutes=10)  # for whoever migrates a large store before us
+_LOCK: Final = 0x52445256  # "RDRV": held by the process that migrates
+_FIRST_WAIT, _LONGEST_WAIT = 0.01, 0.5  # seconds between two attempts to get the lock
+_LOG_EVERY: Final = 5.0  # seconds
+_LOG_AFTER: Final = 1.0  # seconds of waiting that are worth a line
+
+
+class _Found(NamedTuple):
+    version: int  # 0: nothing is there
+    unfinished: bool = False  # the migration to this version was interrupted, or is running
+
+    @property
+    def is_current(self) -> bool:
+        return self.version == _newest() and not self.unfinished
 
 
 def migrations() -> list[tuple[int, str]]:
@@ -26,33 +55,88 @@ def migrations() -> list[tuple[int, str]]:
     return [(int(name.split("_")[0]), text) for name, text in found]
 
 
-async def prepare(connection: Any, name: str, *, create: bool) -> None:
-    """Make the schema one of this version, or say why it cannot be. `name` is the database's, for people."""
-    async with connection.transaction():  # else a pooler might let two connections see to one statement
+async def prepare(connection: Any, name: str, *, create: bool, connect: Callable[[], Awaitable[Any]]) -> None:
+    """Migrate the schema to this version, or raise an error that says why that is impossible.
+
+    `name` is the database's name for messages. `connect` opens a second connection, for a migration that needs one.
+    """
+    async with transaction(connection):
         await _check_server(connection, name)
-        version = await _version(connection, name)
-    if version is None and not create:
+    found = await _look(connection, name)
+    if found.version == 0 and not create:
         raise StoreError(
             f"{name} holds no dead letters; check store.url, or let redrive create them by using it"
         )
-    _check_version(version or 0, name)
+    while not found.is_current:
+        async with _migration_lock(connection, name):
+            found = await _look(connection, name)  # another process may have been faster
+            if not found.is_current:
+                await _migrate(connection, name, found, connect)
+        found = await _look(connection, name)
+
+
+async def _migrate(connection: Any, name: str, found: _Found, connect: Callable[[], Awaitable[Any]]) -> None:
+    """Run migrations in the transaction that holds the lock, or one by batches on another connection."""
     for number, script in migrations():
-        if number <= (version or 0):
+        if number == broker_migration.VERSION and (found.version == number - 1 or found.unfinished):
+            await _migrate_by_batches(connection, name, script, found, connect)
+            return
+        if number <= found.version:
             continue
-        async with connection.transaction():
+        await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
+        await connection.execute("CREATE TABLE IF NOT EXISTS migrations (version integer PRIMARY KEY)")
+        await connection.execute(script)
+        await connection.execute("INSERT INTO migrations VALUES ($1)", number)
+        if found.version:  # a new database gets all of them at once
+            return
+
+
+async def _migrate_by_batches(
+    lock: Any, name: str, script: str, found: _Found, connect: Callable[[], Awaitable[Any]]
+) -> None:
+    async def check_lock() -> None:
+        await lock.execute("SELECT 1")
+
+    connection = await connect()
+    try:
+        migration = BrokerMigration(connection, name, script, check_lock)
+        await migration.run(unfinished=found.unfinished)
+    except asyncpg.UndefinedTableError:
+        # The server may have committed the last part for a process that was killed, after the version was read.
+        if not (await _look(lock, name)).is_current:
+            raise
+    finally:
+        await connection.close(timeout=5)
+
+
+@asynccontextmanager
+async def _migration_lock(connection: Any, name: str) -> AsyncIterator[None]:
+    """A transaction that holds the migration lock until it ends."""
+    started = logged = time.monotonic()
+    wait = _FIRST_WAIT
+    while True:
+        async with transaction(connection):
             await connection.execute(
-                f"SET LOCAL statement_timeout = '{PATIENCE.total_seconds():.0f}s'; SET LOCAL search_path = {SCHEMA}"
+                "SELECT set_config('transaction_timeout', '0', true)"
+                " WHERE current_setting('server_version_num')::int >= 170000"
             )
-            await connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK})")
-            there = await _version(connection, name) or 0  # another process may have been faster
-            _check_version(there, name)
-            if number > there:
-                await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
-                await connection.execute(
-                    "CREATE TABLE IF NOT EXISTS migrations (version integer PRIMARY KEY)"
-                )
-                await connection.execute(script)
-                await connection.execute("INSERT INTO migrations VALUES ($1)", number)
+            if await connection.fetchval(f"SELECT pg_try_advisory_xact_lock({_LOCK})"):
+                yield
+                return
+        now = time.monotonic()
+        if now - started > TIMEOUT.total_seconds():
+            raise StoreBusyError(
+                f"{name} is being migrated by another process, which was not finished after {now - started:.0f} s;"
+                " start again later"
+            )
+        if now - logged >= (_LOG_AFTER if logged == started else _LOG_EVERY):
+            logged = now
+            _LOG.warning(
+                "waiting for the migration by another process database=%s schema=%d waited_s=%.0f",
+                name, _newest(), now - started,
+            )  # fmt: skip
+        await asyncio.sleep(wait)
+        wait = min(wait * 2, _LONGEST_WAIT)
 
 
 async def _check_server(connection: Any, name: str) -> None:
@@ -65,24 +149,30 @@ async def _check_server(connection: Any, name: str) -> None:
         raise StoreError(f"{name} holds text as {encoding}; make a database with ENCODING 'UTF8' for redrive")
 
 
-async def _version(connection: Any, name: str) -> int | None:
-    """The version of what is there; None: nothing is."""
-    ours, tables = await connection.fetchrow(
-        "SELECT bool_or(relname = 'migrations'), count(*) FROM pg_class"
-        f" WHERE relnamespace = to_regnamespace('{SCHEMA}') AND relkind = 'r'"
-    )
-    if ours:
-        return int(await connection.fetchval(f"SELECT coalesce(max(version), 0) FROM {SCHEMA}.migrations"))
-    if tables:
-        raise StoreDamagedError(
-            f"{name} has a schema {SCHEMA} of another program; rename that one, or choose another database"
+async def _look(connection: Any, name: str) -> _Found:
+    """The version of the database. One that is newer than this program, or of another program, is refused."""
+    async with transaction(connection):
+        ours, tables = await connection.fetchrow(
+            "SELECT bool_or(relname = 'migrations'), count(*) FROM pg_class"
+            f" WHERE relnamespace = to_regnamespace('{SCHEMA}') AND relkind = 'r'"
         )
-    return None
-
-
-def _check_version(version: int, name: str) -> None:
-    newest = migrations()[-1][0]
-    if version > newest:
+        if not ours and tables:
+            raise StoreDamagedError(
+                f"{name} has a schema {SCHEMA} of another program; rename that one, or choose another database"
+            )
+        if not ours:
+            return _Found(0)
+        version = await connection.fetchval(f"SELECT coalesce(max(version), 0) FROM {SCHEMA}.migrations")
+        # After the version: a migration that begins in between must not be taken for one that has finished.
+        unfinished = await connection.fetchval(
+            f"SELECT to_regclass('{SCHEMA}.migration_progress') IS NOT NULL"
+        )
+    if version > _newest():
         raise StoreVersionError(
-            f"{name} was written by a newer redrive (schema {version}, this one knows {newest}); upgrade redrive"
+            f"{name} was written by a newer redrive (schema {version}, this one knows {_newest()}); upgrade redrive"
         )
+    return _Found(version, unfinished)
+
+
+def _newest() -> int:
+    return migrations()[-1][0]

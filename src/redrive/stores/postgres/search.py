@@ -16,7 +16,7 @@ from redrive.stores.search import Search, Statement, attributes
 STATES: Final = frozenset(
     {
         "state", "priority", "strategy", "dlq_retry_count", "next_retry_at", "updated_at", "fence", "locked_by",
-        "locked_at", "lease_until", "sent_at", "presumed",
+        "locked_at", "lease_until", "sent_at", "presumed", "broker", "unconfirmed",
     }
 )  # fmt: skip
 _BOTH: Final = "letters JOIN states USING (number)"
@@ -66,6 +66,10 @@ class PostgresSearch(Search):
             f"left({column}, {_INDEXED_LENGTH})", [str(value)[:_INDEXED_LENGTH] for value in values]
         )
         return f"{clause} AND {also}", [*bound, *beginnings]
+
+    def is_flag(self, column: str, values: list[int]) -> str:
+        """The columns are boolean."""
+        return " OR ".join(column if value else f"NOT {column}" for value in values)
 
     def mark(self, value: Any) -> str:
         """A number may be larger than the column that it is compared with."""

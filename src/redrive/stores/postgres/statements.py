@@ -10,7 +10,7 @@ from typing import Final
 CLOCK: Final = "coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
 MOMENT: Final = f"WITH moment AS MATERIALIZED (SELECT {CLOCK} AS at)"
 NOW: Final = "(SELECT at FROM moment)"
-JOURNAL: Final = "INSERT INTO journal (at, actor, letter_id, action, before, after, detail)"
+CHANGE_LOG: Final = "INSERT INTO change_log (at, actor, letter_id, action, before, after, detail)"
 
 
 def names(columns: Iterable[str]) -> str:

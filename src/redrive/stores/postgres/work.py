@@ -19,28 +19,31 @@ from redrive.letters.lifecycle import after
 from redrive.stores.base import Rescued, unknown_letter
 from redrive.stores.changes import (
     STEP_OF,
-    STEP_OF_CHANGE,
     Annotate,
     Assign,
     Change,
+    Delete,
     Outcome,
     Prioritise,
     Release,
     Resolve,
     Retry,
     Schedule,
+    SetBroker,
     Settlement,
     Tag,
     action_of,
     describe,
     failure_fields,
+    result_of,
     retagged,
+    state_after,
 )
 from redrive.stores.cold import pack_failure
 from redrive.stores.postgres.adding import write_tags
 from redrive.stores.postgres.link import Session
 from redrive.stores.postgres.search import COLUMNS, STATES
-from redrive.stores.postgres.statements import JOURNAL, MOMENT, NOW, names, unnest
+from redrive.stores.postgres.statements import CHANGE_LOG, MOMENT, NOW, names, unnest
 from redrive.stores.rows import HEAD, bind, head_of, read_tags, span, tags_column
 
 _LET_IN: Final = 10_000  # how many letters may fall due in one claim (S13)
@@ -64,13 +67,13 @@ def claim_statement(limit: int) -> str:
     """The statement that claims. The limit stands in it, so that the planner knows how little is wanted.
 
     What has fallen due competes with what was due before; what of it is not claimed now is let in, so that the next
-    claim finds it in its place.
+    claim finds it in its place. Both are found by the broker first.
     """
     return (
         f"{MOMENT}, fallen_due AS MATERIALIZED (SELECT number, priority, age FROM states"
-        f" WHERE NOT ready AND next_retry_at <= {NOW} ORDER BY next_retry_at LIMIT {_LET_IN}"
+        f" WHERE NOT ready AND broker = $4 AND next_retry_at <= {NOW} ORDER BY next_retry_at LIMIT {_LET_IN}"
         " FOR UPDATE SKIP LOCKED),"
-        " due AS MATERIALIZED (SELECT number, priority, age FROM states WHERE ready"
+        " due AS MATERIALIZED (SELECT number, priority, age FROM states WHERE ready AND broker = $4"
         f" ORDER BY priority DESC, age LIMIT {limit} FOR UPDATE SKIP LOCKED),"
         " picked AS MATERIALIZED (SELECT number FROM (SELECT * FROM due UNION ALL SELECT * FROM fallen_due) AS found"
         f" ORDER BY priority DESC, age LIMIT {limit}),"
@@ -78,15 +81,17 @@ def claim_statement(limit: int) -> str:
         " AND fallen_due.number NOT IN (SELECT number FROM picked)),"
         f" held AS ({_HOLD} FROM picked WHERE states.number = picked.number RETURNING {_HELD}),"
         f" heads AS MATERIALIZED (SELECT {COLUMNS} FROM held JOIN letters USING (number)),"
-        f" lines AS ({JOURNAL} SELECT {NOW}, $2, id, '{Step.CLAIM}', '{State.PENDING}', '{State.PROCESSING}', ''"
+        f" lines AS ({CHANGE_LOG} SELECT {NOW}, $2, id, '{Step.CLAIM}', '{State.PENDING}', '{State.PROCESSING}', ''"
         " FROM heads ORDER BY priority DESC, created_at)"
         " SELECT * FROM heads ORDER BY priority DESC, created_at, id"
     )
 
 
-async def claim(db: Session, worker: str, limit: int, lease: timedelta, now: int | None) -> list[LetterHead]:
-    """Due letters, by priority, then by age (S6 to S9)."""
-    rows = await db.fetch(claim_statement(limit), now, worker, span(lease))
+async def claim(
+    db: Session, worker: str, broker: str, limit: int, lease: timedelta, now: int | None
+) -> list[LetterHead]:
+    """Due letters of a broker, by priority, then by age (S6 to S9)."""
+    rows = await db.fetch(claim_statement(limit), now, worker, span(lease), broker)
     db.unchanged = not rows
     return [head_of(tuple(row)) for row in rows]
 
@@ -94,36 +99,48 @@ async def claim(db: Session, worker: str, limit: int, lease: timedelta, now: int
 _TAKE: Final = (
     f"{MOMENT}, chosen AS MATERIALIZED (SELECT states.number, state AS before, place"
     " FROM unnest($4::text[]) WITH ORDINALITY AS input (id, place) JOIN letters USING (id) JOIN states USING (number)"
-    f" WHERE state IN ({_TAKEN_FROM}) ORDER BY states.number FOR UPDATE OF states),"
+    f" WHERE state IN ({_TAKEN_FROM}) AND ($5::text[] IS NULL OR broker = ANY($5::text[]))"
+    " ORDER BY states.number FOR UPDATE OF states),"
     f" held AS ({_HOLD} FROM chosen WHERE states.number = chosen.number RETURNING {_HELD}, before, place),"
     f" heads AS MATERIALIZED (SELECT {COLUMNS}, before, place FROM held JOIN letters USING (number)),"
-    f" lines AS ({JOURNAL} SELECT {NOW}, $2, id, CASE before {_TAKEN_BY} END,"
+    f" lines AS ({CHANGE_LOG} SELECT {NOW}, $2, id, CASE before {_TAKEN_BY} END,"
     f" before, '{State.PROCESSING}', '' FROM heads ORDER BY place)"
     f" SELECT {COLUMNS} FROM heads ORDER BY place"
 )
 
 
 async def take(
-    db: Session, ids: Sequence[str], worker: str, lease: timedelta, now: int | None
+    db: Session,
+    ids: Sequence[str],
+    worker: str,
+    brokers: Sequence[str] | None,
+    lease: timedelta,
+    now: int | None,
 ) -> list[LetterHead]:
-    """Chosen letters, as far as they can be had (S10)."""
-    rows = await db.fetch(_TAKE, now, worker, span(lease), _stored_ids(ids))
+    """Chosen letters of these brokers, as far as they can be had (S10)."""
+    rows = await db.fetch(
+        _TAKE, now, worker, span(lease), _stored_ids(ids), None if brokers is None else list(brokers)
+    )
     db.unchanged = not rows
     return [head_of(tuple(row)) for row in rows]
 
 
-# Letters for which these holds are still good (S15), locked.
-_HOLDS_GOOD: Final = (
-    " JOIN letters USING (id) JOIN states USING (number, fence)"
-    f" WHERE lease_until > {NOW} ORDER BY number FOR UPDATE OF states)"
-)
+def _held(condition: str) -> str:
+    """The letters whose fence is that of the hold and whose lease meets the condition, locked."""
+    return (
+        " JOIN letters USING (id) JOIN states USING (number, fence)"
+        f" WHERE {condition} ORDER BY number FOR UPDATE OF states)"
+    )
+
+
 _EXTEND: Final = (
     f"{MOMENT}, held AS MATERIALIZED (SELECT number, id, fence, locked_by, sent_at, place"
     " FROM unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS input (id, fence, place)"
-    f"{_HOLDS_GOOD}, moved AS (UPDATE states SET lease_until = {NOW} + $4::bigint, updated_at = {NOW},"
+    f"{_held(f'lease_until > {NOW}')},"
+    f" moved AS (UPDATE states SET lease_until = {NOW} + $4::bigint, updated_at = {NOW},"
     f" sent_at = CASE WHEN $5::boolean THEN coalesce(states.sent_at, {NOW}) ELSE states.sent_at END"
     " FROM held WHERE states.number = held.number),"
-    f" lines AS ({JOURNAL} SELECT {NOW}, locked_by, id, 'sent', '{State.PROCESSING}', '{State.PROCESSING}', ''"
+    f" lines AS ({CHANGE_LOG} SELECT {NOW}, locked_by, id, 'sent', '{State.PROCESSING}', '{State.PROCESSING}', ''"
     " FROM held WHERE $5::boolean AND sent_at IS NULL ORDER BY place)"
     " SELECT id, fence FROM held"
 )
@@ -156,12 +173,12 @@ _SAID: Final = {
     "last_failed_at": "bigint", "failure": "bytea", "result": "text", "action": "text", "detail": "text",
 }  # fmt: skip
 _OF_INPUT: Final = ", ".join(f'input."{name}"' for name in _SAID)
-_FREE: Final = "locked_by = NULL, locked_at = NULL, lease_until = NULL, sent_at = NULL"
+_FREE: Final = "locked_by = NULL, locked_at = NULL, lease_until = NULL, sent_at = NULL, unconfirmed = false"
 _SETTLE: Final = (
     f"{MOMENT}, held AS MATERIALIZED (SELECT number, locked_by, locked_at, dlq_retry_count, place,"
     f" {_OF_INPUT}"
     f" FROM {unnest([f'{kind}[]' for kind in _SAID.values()], 2)} WITH ORDINALITY"
-    f" AS input ({names(_SAID)}, place){_HOLDS_GOOD},"
+    f" AS input ({names(_SAID)}, place){_held(f'(lease_until > {NOW} OR sent_at IS NOT NULL)')},"
     " settled AS (UPDATE states SET state = held.state,"
     " presumed = coalesce(held.presumed, states.presumed), strategy = coalesce(held.strategy, states.strategy),"
     " next_retry_at = coalesce(held.next_retry_at, states.next_retry_at),"
@@ -176,7 +193,7 @@ _SETTLE: Final = (
     " WHERE letter = held.number AND held.failure IS NOT NULL),"
     f" tried AS (INSERT INTO attempts SELECT number, dlq_retry_count + 1, locked_at, {NOW}, locked_by, strategy,"
     " result, fence, detail FROM held WHERE result IS NOT NULL),"
-    f" lines AS ({JOURNAL} SELECT {NOW}, locked_by, id, action, '{State.PROCESSING}', state, detail"
+    f" lines AS ({CHANGE_LOG} SELECT {NOW}, locked_by, id, action, '{State.PROCESSING}', state, detail"
     " FROM held ORDER BY place)"
     " SELECT place FROM held"
 )
@@ -199,16 +216,15 @@ async def settle(db: Session, settlements: Sequence[Settlement], now: int | None
 
 def _said(outcome: Outcome) -> tuple[Any, ...]:
     """What an outcome says, in the order of `_SAID` from the state on."""
-    step, result = STEP_OF[type(outcome)]
     presumed = outcome.presumed if isinstance(outcome, Resolve) else None
     at = outcome.at if isinstance(outcome, Retry | Release) else None
     shown = None if isinstance(outcome, Resolve | Release) else outcome.failure
     fields = failure_fields(shown) if shown is not None else {}
     return (
-        after(State.PROCESSING, step), presumed, outcome.strategy, None if at is None else bind(at),
+        after(State.PROCESSING, STEP_OF[type(outcome)]), presumed, outcome.strategy, None if at is None else bind(at),
         fields.get("error_type"), fields.get("error_text"), fields.get("kind"), fields.get("group"),
         bind(fields.get("last_failed_at")), None if shown is None else pack_failure(shown),
-        "presumed" if presumed else result, action_of(outcome), outcome.detail,
+        result_of(outcome), action_of(outcome), outcome.detail,
     )  # fmt: skip
 
 
@@ -220,27 +236,24 @@ _FORGET: Final = (
 
 
 @lru_cache(maxsize=64)
-def _rescue_statement(limit: int) -> str:
-    presumed, again, given_up = (
-        after(State.PROCESSING, step) for step in (Step.RESOLVE, Step.RETRY, Step.EXHAUST)
-    )
+def rescue_statement(limit: int) -> str:
+    """The statement that ends expired leases of letters that were not sent."""
+    again, given_up = (after(State.PROCESSING, step) for step in (Step.RETRY, Step.EXHAUST))
     return (
         f"{MOMENT}, ended AS MATERIALIZED (SELECT number, id, locked_by, locked_at, lease_until, dlq_retry_count,"
-        " strategy, fence, sent_at IS NOT NULL AS sent, dlq_retry_count + 1 < $3::bigint AS below"
-        f" FROM states JOIN letters USING (number) WHERE lease_until <= {NOW} ORDER BY lease_until, id"
-        f" LIMIT {limit} FOR UPDATE OF states SKIP LOCKED),"
+        " strategy, fence, dlq_retry_count + 1 < $3::bigint AS below"
+        f" FROM states JOIN letters USING (number) WHERE lease_until <= {NOW} AND sent_at IS NULL"
+        f" ORDER BY lease_until, id LIMIT {limit} FOR UPDATE OF states SKIP LOCKED),"
         " judged AS MATERIALIZED (SELECT *,"
-        f" CASE WHEN sent THEN '{presumed}' WHEN below THEN '{again}' ELSE '{given_up}' END AS after,"
-        f" CASE WHEN sent THEN '{Step.RESOLVE}' WHEN below THEN '{Step.RETRY}' ELSE '{Step.EXHAUST}' END AS step,"
-        " CASE WHEN sent THEN 'presumed' ELSE 'crashed' END AS result,"
-        f" CASE WHEN below AND NOT sent THEN {NOW} + $2::bigint END AS due FROM ended),"
-        " freed AS (UPDATE states SET state = after, presumed = sent,"
-        " next_retry_at = coalesce(due, next_retry_at),"
+        f" CASE WHEN below THEN '{again}' ELSE '{given_up}' END AS after,"
+        f" CASE WHEN below THEN '{Step.RETRY}' ELSE '{Step.EXHAUST}' END AS step,"
+        f" CASE WHEN below THEN {NOW} + $2::bigint END AS due FROM ended),"
+        " freed AS (UPDATE states SET state = after, next_retry_at = coalesce(due, next_retry_at),"
         f" ready = due <= {NOW}, dlq_retry_count = states.dlq_retry_count + 1, updated_at = {NOW}, {_FREE}"
         " FROM judged WHERE states.number = judged.number),"
         f" tried AS (INSERT INTO attempts SELECT number, dlq_retry_count + 1, locked_at, {NOW}, locked_by, strategy,"
-        " result, fence, 'the lease ended' FROM judged),"
-        f" lines AS ({JOURNAL} SELECT {NOW}, 'rescuer', id, step, '{State.PROCESSING}', after, result"
+        " 'crashed', fence, 'the lease ended' FROM judged),"
+        f" lines AS ({CHANGE_LOG} SELECT {NOW}, 'rescuer', id, step, '{State.PROCESSING}', after, 'crashed'"
         " FROM judged ORDER BY lease_until, id)"
         " SELECT id, locked_by, after FROM judged ORDER BY lease_until, id"
     )
@@ -249,10 +262,36 @@ def _rescue_statement(limit: int) -> str:
 async def rescue(
     db: Session, retry_in: timedelta, max_redrives: int, limit: int, now: int | None
 ) -> list[Rescued]:
-    """End leases that ran out (S19 to S21)."""
+    """End expired leases of letters that were not sent (S19 to S21)."""
     await db.execute(_FORGET)
-    rows = await db.fetch(_rescue_statement(limit), now, span(retry_in), max_redrives)
+    rows = await db.fetch(rescue_statement(limit), now, span(retry_in), max_redrives)
     return [Rescued(row["id"], row["locked_by"], State(row["after"])) for row in rows]
+
+
+@lru_cache(maxsize=64)
+def overdue_statement(limit: int) -> str:
+    """The statement that marks letters as unconfirmed."""
+    return (
+        f"{MOMENT}, ended AS MATERIALIZED (SELECT number, lease_until AS ended_at, unconfirmed AS known"
+        " FROM states JOIN letters USING (number)"
+        f" WHERE broker = $2 AND sent_at IS NOT NULL AND lease_until <= {NOW}"
+        f" ORDER BY lease_until, id LIMIT {limit} FOR UPDATE OF states SKIP LOCKED),"
+        f" marked AS (UPDATE states SET unconfirmed = true, lease_until = {NOW} + $3::bigint, updated_at = {NOW}"
+        f" FROM ended WHERE states.number = ended.number RETURNING {_HELD}, ended_at, known),"
+        f" heads AS MATERIALIZED (SELECT {COLUMNS}, ended_at, known FROM marked JOIN letters USING (number)),"
+        f" lines AS ({CHANGE_LOG} SELECT {NOW}, 'rescuer', id, 'unconfirmed', '{State.PROCESSING}',"
+        f" '{State.PROCESSING}', '' FROM heads WHERE NOT known ORDER BY ended_at, id)"
+        f" SELECT {COLUMNS} FROM heads ORDER BY ended_at, id"
+    )
+
+
+async def overdue(
+    db: Session, broker: str, lease: timedelta, limit: int, now: int | None
+) -> list[LetterHead]:
+    """Letters of a broker that were sent and whose lease has expired (S49, S50)."""
+    rows = await db.fetch(overdue_statement(limit), now, broker, span(lease))
+    db.unchanged = not rows
+    return [head_of(tuple(row)) for row in rows]
 
 
 # --- changing --------------------------------------------------------------------------------------------
@@ -264,8 +303,7 @@ _LOCK: Final = (
 
 
 async def apply(db: Session, change: Change, ids: Sequence[str], by: str, now: int | None) -> None:
-    """One change on all letters named, or on none (S22 to S25)."""
-    step = STEP_OF_CHANGE[type(change)]
+    """One change on all letters named, or on none (S22 to S25, S51)."""
     wanted = {storable(letter_id): letter_id for letter_id in ids}
     found = {row["id"]: row for row in await db.fetch(_LOCK, now, list(wanted))}
     for stored, letter_id in wanted.items():
@@ -273,16 +311,16 @@ async def apply(db: Session, change: Change, ids: Sequence[str], by: str, now: i
             raise unknown_letter(letter_id)
     letters = [found[letter_id] for letter_id in wanted]
     befores = [State(letter["state"]) for letter in letters]
-    afters = [after(before, step) if step is not None else before for before in befores]
+    afters = [state_after(change, before) for before in befores]
     if not letters:
         return
     at, numbers = letters[0]["at"], [letter["number"] for letter in letters]
-    if step is Step.DELETE:
+    if isinstance(change, Delete):
         await _delete(db, numbers)
     else:
         await _change(db, change, letters, afters, by, at)
     await db.execute(
-        f"{JOURNAL} SELECT $1::bigint, $2, id, $3, before, after, $4"
+        f"{CHANGE_LOG} SELECT $1::bigint, $2, id, $3, before, after, $4"
         " FROM unnest($5::text[], $6::text[], $7::text[]) WITH ORDINALITY AS input (id, before, after, place)"
         " ORDER BY place",
         at, by, action_of(change), describe(change), list(wanted), befores, afters,
@@ -298,9 +336,10 @@ async def _change(
     await db.execute(
         "UPDATE states SET state = input.state, updated_at = $1::bigint,"
         " next_retry_at = coalesce($2::bigint, next_retry_at), ready = coalesce($2::bigint <= $1::bigint, ready),"
-        " priority = coalesce($3::integer, priority)"
+        " priority = coalesce($3::integer, priority), broker = coalesce($6::text, broker)"
         " FROM unnest($4::bigint[], $5::text[]) AS input (number, state) WHERE states.number = input.number",
         at, due, change.priority if isinstance(change, Prioritise) else None, numbers, afters,
+        change.broker if isinstance(change, SetBroker) else None,
     )  # fmt: skip
     match change:
         case Assign(to):

@@ -1,7 +1,8 @@
 """The embedded store: one SQLite file that keeps the contract of `stores.base`.
 
 All writing goes through one thread that commits in groups (`writer`); reading has its own connections, which
-SQLite's write-ahead log never blocks. `schema` checks and prepares the file, `work` is what each verb does inside
+SQLite's write-ahead log never blocks. `schema` checks and prepares the file, `migrate` brings a file of an
+earlier version up to date, `work` is what each verb does inside
 its transaction, `reading` what each reads, `operations` both for operations and groups, `memos` both for memos; `rows`
 and `stores.cold` translate letters, `search` translates queries. `stores.door` has looked at what is asked; this file
 hands it to the right thread.
@@ -117,11 +118,13 @@ class SqliteStore(Door):
             rows = await asyncio.to_thread(lambda: [new_row(letter, ABSENT) for letter in letters])
         return await self._writer.submit(_Add(rows))
 
-    def _claim(self, worker: str, limit: int, lease: timedelta) -> Awaitable[list[LetterHead]]:
-        return self._write(lambda db: work.claim(db, worker, limit, lease, self._now()))
+    def _claim(self, worker: str, broker: str, limit: int, lease: timedelta) -> Awaitable[list[LetterHead]]:
+        return self._write(lambda db: work.claim(db, worker, broker, limit, lease, self._now()))
 
-    def _take(self, ids: Sequence[str], worker: str, lease: timedelta) -> Awaitable[list[LetterHead]]:
-        return self._write(lambda db: work.take(db, ids, worker, lease, self._now()))
+    def _take(
+        self, ids: Sequence[str], worker: str, brokers: Sequence[str] | None, lease: timedelta
+    ) -> Awaitable[list[LetterHead]]:
+        return self._write(lambda db: work.take(db, ids, worker, brokers, lease, self._now()))
 
     def _extend(self, holds: Sequence[Hold], lease: timedelta, *, sent: bool) -> Awaitable[list[bool]]:
         return self._write(lambda db: work.extend(db, holds, lease, self._now(), sent=sent))
@@ -131,6 +134,9 @@ class SqliteStore(Door):
 
     def _rescue(self, retry_in: timedelta, max_redrives: int, limit: int) -> Awaitable[list[Rescued]]:
         return self._write(lambda db: work.rescue(db, retry_in, max_redrives, limit, self._now()))
+
+    def _overdue(self, broker: str, lease: timedelta, limit: int) -> Awaitable[list[LetterHead]]:
+        return self._write(lambda db: work.overdue(db, broker, lease, limit, self._now()))
 
     def _apply(self, change: Change, ids: Sequence[str], by: str) -> Awaitable[None]:
         return self._write(lambda db: work.apply(db, change, ids, by, self._now()))

@@ -12,10 +12,10 @@ from redrive.stores.memos import NOTHING, Memo
 def remember(db: sqlite3.Connection, name: str, body: bytes, version: int) -> bool:
     """Write a memo if it has this version (S46, S47)."""
     if version == 0:
-        done = db.execute("INSERT INTO memos VALUES (?, 1, ?) ON CONFLICT DO NOTHING", (name, body))
+        done = db.execute("INSERT INTO documents VALUES (?, 1, ?) ON CONFLICT DO NOTHING", (name, body))
     else:
         done = db.execute(
-            "UPDATE memos SET version = version + 1, body = ? WHERE name = ? AND version = ?",
+            "UPDATE documents SET version = version + 1, body = ? WHERE name = ? AND version = ?",
             (body, name, version),
         )
     return done.rowcount == 1
@@ -23,5 +23,5 @@ def remember(db: sqlite3.Connection, name: str, body: bytes, version: int) -> bo
 
 def recall(db: sqlite3.Connection, name: str) -> Memo:
     """A memo as it was last written (S48)."""
-    row = db.execute("SELECT version, body FROM memos WHERE name = ?", (name,)).fetchone()
+    row = db.execute("SELECT version, body FROM documents WHERE name = ?", (name,)).fetchone()
     return NOTHING if row is None else Memo(*row)

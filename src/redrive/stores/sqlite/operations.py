@@ -37,7 +37,7 @@ Connection: TypeAlias = sqlite3.Connection
 _COLUMNS: Final = ", ".join(FIELDS)
 # The index has to be named: left to itself, SQLite walks the list from its beginning, over all that is done.
 _REMAINING: Final = (
-    "SELECT letter_id FROM items INDEXED BY items_remaining WHERE operation = ? AND outcome IS NULL"
+    "SELECT letter_id FROM operation_items INDEXED BY items_remaining WHERE operation = ? AND outcome IS NULL"
     " ORDER BY position LIMIT ?"
 )
 _PER_STATE: Final = ", ".join(f"sum(state = '{state}')" for state in State)
@@ -57,7 +57,7 @@ def begin(db: Connection, operation: Operation, letters: list[str], now: int) ->
     if added is None:
         return False
     db.execute(
-        "INSERT INTO items (operation, position, letter_id) SELECT ?, key + 1, value FROM json_each(?)",
+        "INSERT INTO operation_items (operation, position, letter_id) SELECT ?, key + 1, value FROM json_each(?)",
         (added[0], msgspec.json.encode(letters).decode()),
     )
     return True
@@ -69,19 +69,21 @@ def record(db: Connection, operation_id: str, outcomes: Sequence[tuple[str, str,
     counts: Counter[str] = Counter()
     for letter_id, outcome, detail in outcomes:
         found = db.execute(
-            "SELECT position, outcome FROM items WHERE operation = ? AND letter_id = ?", (number, letter_id)
+            "SELECT position, outcome FROM operation_items WHERE operation = ? AND letter_id = ?",
+            (number, letter_id),
         ).fetchone()
         if found is None:
             raise not_listed(operation_id, letter_id)
         position, before = found
         if before is None:
             db.execute(
-                "UPDATE items SET outcome = ?, detail = ?, at = ? WHERE operation = ? AND position = ?",
+                "UPDATE operation_items SET outcome = ?, detail = ?, at = ? WHERE operation = ? AND position = ?",
                 (outcome, detail, now, number, position),
             )
             counts[outcome] += 1
     db.executemany(
-        "INSERT INTO outcomes VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET count = count + excluded.count",
+        "INSERT INTO operation_outcomes VALUES (?, ?, ?)"
+        " ON CONFLICT DO UPDATE SET count = count + excluded.count",
         [(number, outcome, count) for outcome, count in counts.items()],
     )
 
@@ -149,7 +151,8 @@ def _find(db: Connection, operation_id: str) -> tuple[int, Operation]:
 
 
 def _outcomes(db: Connection, number: int) -> dict[str, int]:
-    return dict(db.execute("SELECT outcome, count FROM outcomes WHERE operation = ?", (number,)).fetchall())
+    rows = db.execute("SELECT outcome, count FROM operation_outcomes WHERE operation = ?", (number,))
+    return dict(rows.fetchall())
 
 
 def remaining(db: Connection, operation_id: str, limit: int) -> list[str]:
@@ -161,7 +164,7 @@ def remaining(db: Connection, operation_id: str, limit: int) -> list[str]:
 def items(db: Connection, operation_id: str, after: int, limit: int) -> list[Item]:
     """The list from a place on (S38)."""
     rows = db.execute(
-        "SELECT letter_id, outcome, detail, at FROM items WHERE operation = ? AND position > ?"
+        "SELECT letter_id, outcome, detail, at FROM operation_items WHERE operation = ? AND position > ?"
         " ORDER BY position LIMIT ?",
         (_number(db, operation_id), after, limit),
     )

@@ -104,7 +104,8 @@ def journal(db: Connection, letter_id: str | None, after_line: int, limit: int) 
     """Lines of the journal, of one letter or of all (S25)."""
     its, values = ("", []) if letter_id is None else (" AND letter_id = ?", [letter_id])
     rows = db.execute(
-        f"SELECT * FROM journal WHERE number > ?{its} ORDER BY number LIMIT ?", [after_line, *values, limit]
+        f"SELECT * FROM change_log WHERE number > ?{its} ORDER BY number LIMIT ?",
+        [after_line, *values, limit],
     )
     return [line_of(row) for row in rows]
 

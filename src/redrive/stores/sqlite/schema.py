@@ -1,7 +1,7 @@
 """Is this file ours, whole, and of our version?
 
 Opening a store answers these in order, each with its own error, and changes nothing before all are answered.
-Then migrations run: numbered SQL files, each in one transaction, safe when several processes start at once.
+Then migrations run (`migrate`), safe when several processes start at once.
 """
 
 import errno
@@ -23,6 +23,7 @@ from redrive.errors import (
     StoreReadOnlyError,
     StoreVersionError,
 )
+from redrive.stores.sqlite.migrate import migrate, version_of
 
 APPLICATION_ID: Final = 0x52445256  # "RDRV" in the file's header
 _MAGIC: Final = b"SQLite format 3\x00"
@@ -68,7 +69,7 @@ def prepare(path: Path, *, busy_timeout: timedelta, check_for: timedelta | None,
                 raise StoreDamagedError(f"{path} is damaged ({problem}); restore it from a backup")
             connection.execute("PRAGMA page_size = 8192")  # a new file's; of another it changes nothing
             _use_write_ahead_log(connection, busy_timeout)
-            _migrate(connection)
+            migrate(connection, path, APPLICATION_ID, migrations())
     finally:
         connection.close()
 
@@ -137,7 +138,7 @@ def _check_owner(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute("BEGIN")
         owner = connection.execute("PRAGMA application_id").fetchone()[0]
         tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        version = _version(connection)
+        version = version_of(connection)
     if owner != APPLICATION_ID and (owner or tables):
         raise StoreDamagedError(
             f"{path} is the database of another program; choose another file for the store"
@@ -147,38 +148,6 @@ def _check_owner(connection: sqlite3.Connection, path: Path) -> None:
         raise StoreVersionError(
             f"{path} was written by a newer redrive (schema {version}, this one knows {newest}); upgrade redrive"
         )
-
-
-def _migrate(connection: sqlite3.Connection) -> None:
-    for version, script in migrations():
-        if version <= _version(connection):
-            continue
-        # Statements of the script run one by one: executescript would commit the transaction we hold.
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            if version > _version(connection):  # another process may have been faster
-                for statement in _statements(script):
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                connection.execute(f"PRAGMA user_version = {version}")
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])
-
-
-def _statements(script: str) -> Iterator[str]:
-    statement = ""
-    for line in script.splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""
 
 
 # SQLite's primary result codes, and what they mean to us.

@@ -16,7 +16,6 @@ from redrive.letters.lifecycle import after
 from redrive.stores.base import Rescued, unknown_letter
 from redrive.stores.changes import (
     STEP_OF,
-    STEP_OF_CHANGE,
     Annotate,
     Assign,
     Change,
@@ -26,15 +25,18 @@ from redrive.stores.changes import (
     Resolve,
     Retry,
     Schedule,
+    SetBroker,
     Settlement,
     Tag,
     action_of,
     describe,
     failure_fields,
+    result_of,
     retagged,
+    state_after,
 )
 from redrive.stores.cold import pack_failure
-from redrive.stores.rows import ID, TAGS, NewRow, bind, head_of, read_tags, span, tags_column, ticks
+from redrive.stores.rows import HEAD, ID, TAGS, NewRow, bind, head_of, read_tags, span, tags_column
 from redrive.stores.sqlite.rows import COLUMNS, insert_bodies, insert_letters, quickly_bound
 
 Connection: TypeAlias = sqlite3.Connection
@@ -46,6 +48,8 @@ _AT_ONCE: Final = 500  # ids bound in one statement, or letters looked at by one
 _SIZES: Final = (500, 250, 125, 64, 32)
 # Another process wrote at the same microseconds.
 _STAMP_TAKEN: Final = (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_ROWID)
+_PRIORITY: Final = HEAD.index("priority")
+_CREATED_AT: Final = HEAD.index("created_at")
 _TAKING: Final = {State.PENDING: Step.CLAIM, State.MANUAL: Step.REPLAY}
 
 
@@ -132,42 +136,56 @@ def _is_first(letter_id: str, new: set[str]) -> bool:
 # --- claiming --------------------------------------------------------------------------------------------
 
 
-def claim(db: Connection, worker: str, limit: int, lease: timedelta, now: int) -> list[LetterHead]:
-    """Due letters, by priority, then by age (S6 to S9)."""
-    db.execute(
-        "UPDATE letters SET ready = 1 WHERE created_at IN (SELECT created_at FROM letters"
-        " WHERE ready = 0 AND next_retry_at <= ? ORDER BY next_retry_at LIMIT ?)",
-        (now, _LET_IN),
+def claim(
+    db: Connection, worker: str, broker: str, limit: int, lease: timedelta, now: int
+) -> list[LetterHead]:
+    """Due letters of one broker, by priority, then by age (S6 to S9)."""
+    waiting = "SELECT created_at FROM letters WHERE ready = 0 AND broker = ? AND next_retry_at <= ?"
+    if db.execute(
+        f"{waiting} LIMIT 1", (broker, now)
+    ).fetchone():  # a look is cheaper than an update of nothing
+        db.execute(
+            f"UPDATE letters SET ready = 1 WHERE created_at IN ({waiting} ORDER BY next_retry_at LIMIT ?)",
+            (broker, now, _LET_IN),
+        )
+    due = (
+        "SELECT created_at FROM letters WHERE ready = 1 AND broker = ?"
+        " ORDER BY priority DESC, created_at LIMIT ?"
     )
-    due = "SELECT created_at FROM letters WHERE ready = 1 ORDER BY priority DESC, created_at LIMIT ?"
-    heads = _hold(db, due, [limit], worker, lease, now)
-    heads.sort(key=lambda head: (-head.priority, head.created_at))
-    _journal_claims(db, now, [ticks(head.created_at) for head in heads])
-    return heads
+    rows = _hold(db, due, [broker, limit], worker, lease, now)
+    rows.sort(key=lambda row: (-row[_PRIORITY], row[_CREATED_AT]))
+    _journal_claims(db, now, [row[_CREATED_AT] for row in rows])
+    return [head_of(row) for row in rows]
 
 
-def take(db: Connection, ids: Sequence[str], worker: str, lease: timedelta, now: int) -> list[LetterHead]:
-    """Chosen letters, as far as they can be had (S10)."""
-    found = {row[0]: (State(row[1]), row[2]) for row in _of_ids(db, "id, state, created_at", ids)}
+def take(
+    db: Connection, ids: Sequence[str], worker: str, brokers: Sequence[str] | None, lease: timedelta, now: int
+) -> list[LetterHead]:
+    """Chosen letters of these brokers (None: of any), as far as they can be had (S10)."""
+    found = {
+        letter_id: (State(state), key)
+        for letter_id, state, key, broker in _of_ids(db, "id, state, created_at, broker", ids)
+        if brokers is None or broker in brokers
+    }
     heads: list[LetterHead] = []
     for letter_id in dict.fromkeys(ids):
         before, key = found.get(letter_id, (None, None))
         if before not in _TAKING:
             continue
-        heads += _hold(db, "?", [key], worker, lease, now)
+        heads += map(head_of, _hold(db, "?", [key], worker, lease, now))
         write_journal(db, [(now, worker, letter_id, _TAKING[before], before, State.PROCESSING, "")])
     return heads
 
 
 def _hold(
     db: Connection, which: str, values: list[Any], worker: str, lease: timedelta, now: int
-) -> list[LetterHead]:
-    rows = db.execute(
+) -> list[tuple[Any, ...]]:
+    """Give letters to a worker; the rows of their heads."""
+    return db.execute(
         "UPDATE letters SET state = ?, ready = NULL, fence = fence + 1, locked_by = ?, locked_at = ?,"
         f" lease_until = ?, updated_at = ? WHERE created_at IN ({which}) RETURNING {COLUMNS}",
         [State.PROCESSING, worker, now, now + span(lease), now, *values],
-    )
-    return [head_of(row) for row in rows]
+    ).fetchall()
 
 
 def extend(db: Connection, holds: Sequence[Hold], lease: timedelta, now: int, *, sent: bool) -> list[bool]:
@@ -187,11 +205,12 @@ def extend(db: Connection, holds: Sequence[Hold], lease: timedelta, now: int, *,
 
 
 def _held(
-    db: Connection, holds: Sequence[Hold], now: int, columns: str
+    db: Connection, holds: Sequence[Hold], now: int, columns: str, *, or_sent: bool = False
 ) -> dict[tuple[str, int], tuple[Any, ...]]:
-    """Columns of the letters for which these holds are still good, by id and fence (S15)."""
+    """Columns of the letters whose lease still runs, or that were sent, by id and fence of these holds (S11, S15)."""
     wanted = {_stored(hold) for hold in holds}
-    rows = _of_ids(db, f"id, fence, lease_until, {columns}", [letter_id for letter_id, _ in wanted])
+    until = "iif(sent_at IS NOT NULL, 9e18, lease_until)" if or_sent else "lease_until"
+    rows = _of_ids(db, f"id, fence, {until}, {columns}", [letter_id for letter_id, _ in wanted])
     return {
         (letter_id, fence): tuple(found)
         for letter_id, fence, until, *found in rows
@@ -222,30 +241,30 @@ def _update(db: Connection, columns: dict[str, Any], keys: Sequence[int], *, tri
 def settle(db: Connection, settlements: Sequence[Settlement], now: int) -> list[bool]:
     """Carry out each outcome whose hold is good (S14 to S18); those that change the same are written together."""
     holds = [one.hold for one in settlements]
-    held = _held(db, holds, now, "created_at, locked_by, locked_at, dlq_retry_count, next_retry_at")
+    columns_held = "created_at, locked_by, locked_at, dlq_retry_count, next_retry_at, unconfirmed"
+    held = _held(db, holds, now, columns_held, or_sent=True)
     answers: list[bool] = []
     alike: dict[tuple[bool, tuple[tuple[str, Any], ...]], list[int]] = {}
     attempts: list[tuple[Any, ...]] = []
     lines: list[tuple[Any, ...]] = []
-    endings: dict[
-        tuple[int, bool], tuple[str | None, State, list[int]]
-    ] = {}  # by outcome: many letters share one
+    # By outcome, being due, and being unconfirmed: many letters share one.
+    endings: dict[tuple[int, bool, int], tuple[str | None, State, list[int]]] = {}
     for hold, outcome in [(one.hold, one.outcome) for one in settlements]:
         row = held.pop(_stored(hold), None)  # only once: after that nobody holds it
         answers.append(row is not None)
         if row is None:
             continue
-        key, worker, locked_at, count, due = row
+        key, worker, locked_at, count, due, unconfirmed = row
         if not isinstance(outcome, Resolve | Release) and outcome.failure is not None:
             db.execute("UPDATE bodies SET failure = ? WHERE letter = ?", (pack_failure(outcome.failure), key))
-        ending = endings.get((id(outcome), due <= now))
+        ending = endings.get((id(outcome), due <= now, unconfirmed))
         if ending is None:
-            step, result = STEP_OF[type(outcome)]
-            if isinstance(outcome, Resolve) and outcome.presumed:
-                result = "presumed"
-            columns = _let_go_columns(step, now, due, **_effects_of(outcome))
+            result = result_of(outcome)
+            columns = _let_go_columns(STEP_OF[type(outcome)], now, due, **_effects_of(outcome))
+            if unconfirmed:
+                columns["unconfirmed"] = 0
             same = alike.setdefault((result is not None, tuple(columns.items())), [])
-            ending = endings[id(outcome), due <= now] = (result, columns["state"], same)
+            ending = endings[id(outcome), due <= now, unconfirmed] = (result, columns["state"], same)
         result, state, same = ending
         same.append(key)
         if result is not None:
@@ -283,30 +302,55 @@ def _effects_of(outcome: Outcome) -> dict[str, Any]:
 
 
 def rescue(db: Connection, retry_in: timedelta, max_redrives: int, limit: int, now: int) -> list[Rescued]:
-    """End leases that ran out (S19 to S21)."""
+    """End expired leases of letters that were not sent (S19 to S21)."""
     ended = db.execute(
-        "SELECT created_at, id, locked_by, locked_at, sent_at, dlq_retry_count, next_retry_at, strategy, fence"
-        " FROM letters WHERE lease_until <= ? ORDER BY lease_until, id LIMIT ?",
+        "SELECT created_at, id, locked_by, locked_at, dlq_retry_count, next_retry_at, strategy, fence"
+        " FROM letters WHERE sent_at IS NULL AND lease_until <= ? ORDER BY lease_until, id LIMIT ?",
         (now, limit),
     ).fetchall()
     rescued: list[Rescued] = []
-    for key, letter_id, worker, locked_at, sent_at, count, old_due, strategy, fence in ended:
-        due = old_due
-        if sent_at is not None:
-            step, result = Step.RESOLVE, "presumed"
-        elif count + 1 < max_redrives:
-            step, result, due = Step.RETRY, "crashed", now + span(retry_in)
-        else:
-            step, result = Step.EXHAUST, "crashed"
-        columns = _let_go_columns(step, now, due, presumed=result == "presumed", next_retry_at=due)
+    for key, letter_id, worker, locked_at, count, old_due, strategy, fence in ended:
+        step, due = Step.EXHAUST, old_due
+        if count + 1 < max_redrives:
+            step, due = Step.RETRY, now + span(retry_in)
+        columns = _let_go_columns(step, now, due, next_retry_at=due)
         state: State = columns["state"]
         _update(db, columns, [key], tried=True)
         _write_attempts(
-            db, [(key, count + 1, locked_at, now, worker, strategy, result, fence, "the lease ended")]
+            db, [(key, count + 1, locked_at, now, worker, strategy, "crashed", fence, "the lease ended")]
         )
-        write_journal(db, [(now, "rescuer", letter_id, step, State.PROCESSING, state, result)])
+        write_journal(db, [(now, "rescuer", letter_id, step, State.PROCESSING, state, "crashed")])
         rescued.append(Rescued(letter_id, worker, state))
     return rescued
+
+
+def overdue(db: Connection, broker: str, lease: timedelta, limit: int, now: int) -> list[LetterHead]:
+    """Letters of one broker that were sent and got no verdict in time: unconfirmed, with a new lease (S49, S50)."""
+    expired = db.execute(
+        "SELECT created_at, id, unconfirmed FROM letters WHERE sent_at IS NOT NULL AND broker = ?"
+        " AND lease_until <= ? ORDER BY lease_until, id LIMIT ?",
+        (broker, now, limit),
+    ).fetchall()
+    keys = [key for key, _, _ in expired]
+    _update(db, {"lease_until": now + span(lease), "unconfirmed": 1, "updated_at": now}, keys)
+    processing = State.PROCESSING
+    write_journal(
+        db,
+        [
+            (now, "rescuer", letter_id, "unconfirmed", processing, processing, "")
+            for _, letter_id, again in expired
+            if not again
+        ],
+    )
+    heads: dict[int, LetterHead] = {}
+    for start in range(0, len(keys), _AT_ONCE):
+        some = keys[start : start + _AT_ONCE]
+        rows = db.execute(
+            f"SELECT created_at, {COLUMNS} FROM letters WHERE created_at IN ({', '.join('?' * len(some))})",
+            some,
+        )
+        heads |= {key: head_of(tuple(row)) for key, *row in rows}
+    return [heads[key] for key in keys]
 
 
 def _let_go_columns(step: Step, now: int, due: int, **changes: Any) -> dict[str, Any]:
@@ -349,14 +393,13 @@ def _insert(db: Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
 
 def apply(db: Connection, change: Change, ids: Sequence[str], by: str, now: int) -> None:
     """One change on all letters named, or on none (S22 to S25)."""
-    step = STEP_OF_CHANGE[type(change)]
     wanted = tuple(dict.fromkeys(ids))
     found = {row[0]: row[1:] for row in _of_ids(db, "id, state, created_at, tags", wanted)}
     if missing := [letter_id for letter_id in wanted if letter_id not in found]:
         raise unknown_letter(missing[0])
     for letter_id in wanted:
         before, key, tags = State(found[letter_id][0]), *found[letter_id][1:]
-        state = after(before, step) if step is not None else before
+        state = state_after(change, before)
         if state is None:
             _delete(db, key)
         else:
@@ -377,6 +420,8 @@ def _effects(db: Connection, change: Change, key: int, tags: str | None, by: str
             return {"assignee": to}
         case Prioritise(priority):
             return {"priority": priority}
+        case SetBroker(broker):
+            return {"broker": broker}
         case Tag():
             after_it = retagged(read_tags(tags), change)
             db.execute(
@@ -412,7 +457,7 @@ def write_journal(db: Connection, lines: Iterable[tuple[Any, ...]]) -> None:
         (at, actor, letter_id, str(action), str(old), None if new is None else str(new), detail)
         for at, actor, letter_id, action, old, new, detail in lines  # plain texts are bound quickest (`rows`)
     ]
-    _insert(db, "journal (at, actor, letter_id, action, before, after, detail)", rows)
+    _insert(db, "change_log (at, actor, letter_id, action, before, after, detail)", rows)
 
 
 def _journal_claims(db: Connection, now: int, keys: Sequence[int]) -> None:
@@ -420,7 +465,7 @@ def _journal_claims(db: Connection, now: int, keys: Sequence[int]) -> None:
     for start in range(0, len(keys), _AT_ONCE):
         some = keys[start : start + _AT_ONCE]
         db.execute(
-            "INSERT INTO journal (at, actor, letter_id, action, before, after, detail)"
+            "INSERT INTO change_log (at, actor, letter_id, action, before, after, detail)"
             " SELECT ?, locked_by, id, ?, ?, state, '' FROM letters"
             f" WHERE created_at IN ({', '.join('?' * len(some))}) ORDER BY priority DESC, created_at",
             [now, str(Step.CLAIM), str(State.PENDING), *some],

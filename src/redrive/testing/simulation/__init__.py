@@ -1,12 +1,12 @@
-"""Is the whole way back right, whatever goes wrong on it?
+"""A simulation of the path of dead letters, with faults at every step.
 
-The real consume, collect, recover and replay code on the memory transport and the memory store, on a loop whose time
-is virtual, with faults at every step of input and output: `simulate(seed)` runs one small world of a few messages to
-its rest and judges it. Seeds repeat: `python -m redrive.testing.simulation --trace SEED` tells one step by step.
+The real consume, collect, recover and replay code runs on the memory transport and the memory store, on an event loop
+whose time is virtual. `simulate(seed)` runs one small world of a few messages until it is at rest, and checks the
+rules. Seeds repeat: `python -m redrive.testing.simulation --trace SEED` prints one step by step.
 
-`virtual` is the time, `lives` are processes that can be killed and stopped, `faults` the schedule, `edges` where faults
-happen, `faulty_store` and `faulty_transport` what happens there, `watch` the rules, `world` who lives there, `run` one
-seed from beginning to end.
+`virtual` is the time, `lives` are processes that can be killed and stopped, `faults` is the schedule, `edges` carries
+faults out, `faulty_store` and `faulty_transport` are what a process sees, `watch` has the rules, `script` is what a
+seed decides, `world` has the brokers and processes, `run` runs one seed and `batch` many.
 """
 
 from redrive.testing.simulation.run import Outcome, simulate

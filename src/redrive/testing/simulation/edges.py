@@ -23,7 +23,8 @@ _COMES_AGAIN: Final = (Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.CUT)
 # Verbs at which an error, true or not, must never lead to anything being there or being sent twice.
 _REPEATABLE: Final = frozenset(
     {"add", "load", "page", "claim", "take", "settle", "rescue", "apply", "begin", "operation", "operations",
-     "remaining", "items", "record", "run_operation", "end_operation", "recall", "remember", "depth", "receiver"}
+     "remaining", "items", "record", "run_operation", "end_operation", "recall", "remember", "depth", "receiver",
+     "overdue", "taken_until"}
 )  # fmt: skip
 
 
@@ -93,9 +94,9 @@ class Edge:
             return
         if fault is Kind.REFUSE and verb == "publish":
             # It was not sent, and the caller knows; a consumer goes on without its verdict.
-            self.watch.setbacks += self.life.process == "consumer"
+            self.watch.setbacks += self.life.consumes
             return
-        if self.life.process == "consumer" and fault in _COMES_AGAIN:
+        if self.life.consumes and fault in _COMES_AGAIN:
             self.watch.setbacks += 1
         elif fault is not Kind.CUT:  # what a collector gets again, it knows
             self.watch.excuses += 1

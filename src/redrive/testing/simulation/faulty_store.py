@@ -1,7 +1,6 @@
-"""What is the store to a process at whose edge things go wrong?
+"""The memory store as one process sees it, with faults.
 
-Its verbs are those of the memory store; nothing is imitated here. The rule: each is one step of the `Edge`, and the
-`Watch` sees the letters before and after it.
+Every verb is one step of the `Edge`. The `Watch` sees the letters before and after each verb that may change them.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -52,14 +51,27 @@ class FaultyStore:
         self._store = store
         self._edge = edge
 
-    async def _verb(self, verb: str, call: Callable[[], Awaitable[T]], about: Any = "", holds: Any = ()) -> T:
+    async def _verb(
+        self,
+        verb: str,
+        call: Callable[[], Awaitable[T]],
+        about: Any = "",
+        holds: Sequence[Hold] = (),
+        brokers: Sequence[str] | None = None,
+    ) -> T:
+        """Carry out a verb that may change letters; `brokers` are those that it was asked for."""
+
         async def watched() -> T:
             before = dict(self._store.letters)
             answer = await call()
-            self._edge.watch.store_did(verb, before, holds, answer)
+            self._edge.watch.store_did(verb, before, holds, answer, brokers)
             return answer
 
         return await self._edge.step(verb, watched, StoreBusyError, about=about)
+
+    async def _read(self, verb: str, call: Callable[[], Awaitable[T]], about: Any = "") -> T:
+        """Carry out a verb that changes no letter."""
+        return await self._edge.step(verb, call, StoreBusyError, about=about)
 
     async def add(self, letters: Sequence[DeadLetter]) -> list[bool]:
         """Add."""
@@ -69,28 +81,47 @@ class FaultyStore:
 
     async def load(self, ids: Sequence[str]) -> list[DeadLetter]:
         """Load."""
-        return await self._verb("load", lambda: self._store.load(ids), _short(ids))
+        return await self._read("load", lambda: self._store.load(ids), _short(ids))
 
     async def page(self, query: Query = EVERYTHING, *, limit: int = 50, cursor: str | None = None) -> Page:
         """Read a page."""
-        return await self._verb("page", lambda: self._store.page(query, limit=limit, cursor=cursor))
+        return await self._read("page", lambda: self._store.page(query, limit=limit, cursor=cursor))
 
     async def count(self, query: Query = EVERYTHING) -> int:
         """Count."""
-        return await self._verb("count", lambda: self._store.count(query))
+        return await self._read("count", lambda: self._store.count(query))
 
     async def tally(self, by: str, query: Query = EVERYTHING) -> dict[str, int]:
         """Count by a field."""
-        return await self._verb("tally", lambda: self._store.tally(by, query))
+        return await self._read("tally", lambda: self._store.tally(by, query))
 
-    async def claim(self, worker: str, *, limit: int = 10, lease: timedelta = LEASE) -> list[LetterHead]:
+    async def claim(
+        self, worker: str, *, broker: str, limit: int = 10, lease: timedelta = LEASE
+    ) -> list[LetterHead]:
         """Claim."""
-        return await self._verb("claim", lambda: self._store.claim(worker, limit=limit, lease=lease), worker)
+        return await self._verb(
+            "claim",
+            lambda: self._store.claim(worker, broker=broker, limit=limit, lease=lease),
+            worker,
+            brokers=(broker,),
+        )
 
-    async def take(self, ids: Sequence[str], worker: str, *, lease: timedelta = LEASE) -> list[LetterHead]:
+    async def take(
+        self,
+        ids: Sequence[str],
+        worker: str,
+        *,
+        brokers: Sequence[str] | None = None,
+        lease: timedelta = LEASE,
+    ) -> list[LetterHead]:
         """Take."""
         self._edge.watch.taking(worker, ids)
-        return await self._verb("take", lambda: self._store.take(ids, worker, lease=lease), _short(ids))
+        return await self._verb(
+            "take",
+            lambda: self._store.take(ids, worker, brokers=brokers, lease=lease),
+            _short(ids),
+            brokers=brokers,
+        )
 
     async def extend(
         self, holds: Sequence[Hold], *, lease: timedelta = LEASE, sent: bool = False
@@ -115,6 +146,15 @@ class FaultyStore:
             "rescue", lambda: self._store.rescue(retry_in=retry_in, max_redrives=max_redrives, limit=limit)
         )
 
+    async def overdue(self, *, broker: str, lease: timedelta, limit: int = 1000) -> list[LetterHead]:
+        """Renew the leases of letters without a verdict."""
+        return await self._verb(
+            "overdue",
+            lambda: self._store.overdue(broker=broker, lease=lease, limit=limit),
+            broker,
+            brokers=(broker,),
+        )
+
     async def apply(self, change: Change, ids: Sequence[str], *, by: str) -> None:
         """Change."""
         await self._verb("apply", lambda: self._store.apply(change, ids, by=by), _short(ids))
@@ -123,39 +163,39 @@ class FaultyStore:
         self, letter_id: str | None = None, *, after: int = 0, limit: int = 100
     ) -> list[JournalLine]:
         """Read the journal."""
-        return await self._verb("journal", lambda: self._store.journal(letter_id, after=after, limit=limit))
+        return await self._read("journal", lambda: self._store.journal(letter_id, after=after, limit=limit))
 
     async def begin(self, operation: Operation, ids: Sequence[str]) -> bool:
         """Begin an operation; what it lists is noted before anything can go wrong."""
         self._edge.watch.planned(operation.id, ids)
-        return await self._verb("begin", lambda: self._store.begin(operation, ids), _short(ids))
+        return await self._read("begin", lambda: self._store.begin(operation, ids), _short(ids))
 
     async def operation(self, operation_id: str) -> Operation:
         """Look at an operation."""
-        return await self._verb("operation", lambda: self._store.operation(operation_id))
+        return await self._read("operation", lambda: self._store.operation(operation_id))
 
     async def operations(self, *, limit: int = 50) -> list[Operation]:
         """Look at operations."""
-        return await self._verb("operations", lambda: self._store.operations(limit=limit))
+        return await self._read("operations", lambda: self._store.operations(limit=limit))
 
     async def remaining(self, operation_id: str, *, limit: int) -> list[str]:
         """What an operation has still to do."""
-        return await self._verb("remaining", lambda: self._store.remaining(operation_id, limit=limit))
+        return await self._read("remaining", lambda: self._store.remaining(operation_id, limit=limit))
 
     async def items(self, operation_id: str, *, after: int = 0, limit: int) -> list[Item]:
         """What an operation lists."""
-        return await self._verb("items", lambda: self._store.items(operation_id, after=after, limit=limit))
+        return await self._read("items", lambda: self._store.items(operation_id, after=after, limit=limit))
 
     async def record(self, operation_id: str, outcomes: Sequence[tuple[str, str, str]]) -> None:
         """Record outcomes."""
         about = [f"{short(one[0])} {one[1]}" for one in outcomes]
-        await self._verb("record", lambda: self._store.record(operation_id, outcomes), about)
+        await self._read("record", lambda: self._store.record(operation_id, outcomes), about)
 
     async def run_operation(
         self, operation_id: str, runner: str, *, lease: timedelta = LEASE, resume: bool = True
     ) -> bool:
         """Run an operation."""
-        return await self._verb(
+        return await self._read(
             "run_operation",
             lambda: self._store.run_operation(operation_id, runner, lease=lease, resume=resume),
             runner,
@@ -165,21 +205,21 @@ class FaultyStore:
         self, operation_id: str, state: OperationState, *, by: str, note: str = ""
     ) -> bool:
         """End an operation."""
-        return await self._verb(
+        return await self._read(
             "end_operation", lambda: self._store.end_operation(operation_id, state, by=by, note=note), state
         )
 
     async def groups(self, query: Query = EVERYTHING, *, limit: int = 50) -> list[Group]:
         """Look at groups."""
-        return await self._verb("groups", lambda: self._store.groups(query, limit=limit))
+        return await self._read("groups", lambda: self._store.groups(query, limit=limit))
 
     async def recall(self, name: str) -> Memo:
         """Recall a memo."""
-        return await self._verb("recall", lambda: self._store.recall(name), name)
+        return await self._read("recall", lambda: self._store.recall(name), name)
 
     async def remember(self, name: str, body: bytes, *, version: int) -> bool:
         """Write a memo."""
-        return await self._verb(
+        return await self._read(
             "remember", lambda: self._store.remember(name, body, version=version), f"{name}/{version}"
         )
 

@@ -1,18 +1,20 @@
-"""What is the broker to a process at whose edge things go wrong?
+"""A memory broker as one process sees it, with faults.
 
-Its verbs are those of the memory transport; nothing is imitated here. Most are one step of the `Edge`. Those that can
-go wrong in ways of their own tell them step by step: what is received may come twice or in another order, what is sent
-or dead-lettered may be there twice, and the process may die between the dead letter and its settlement.
+Most verbs are one step of the `Edge`. Some fail in ways of their own: deliveries come twice or in another order, a
+message is published or dead-lettered twice, a process dies between the dead letter and the acknowledgement.
 
-The rule: a process that has died does nothing any more, and what it held is back in its queue.
+A dead process does nothing any more, and its deliveries are back in their queues. A queue may have a mirror: every
+redrive published to it is copied there with all headers, as by an exchange that fans out.
 """
 
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Self, TypeVar
 
 from redrive.errors import BrokerUnreachableError, PublishError
 from redrive.letters import Message
+from redrive.letters.redrive import ID
+from redrive.letters.verdict import QUEUE
 from redrive.testing.simulation.edges import Edge
 from redrive.testing.simulation.faults import ACCEPTING, BURYING, RECEIVING, SENDING, Kind
 from redrive.testing.simulation.watch import short
@@ -22,10 +24,26 @@ from redrive.transports.memory import MemoryBroker, MemoryDelivery, MemoryReceiv
 T = TypeVar("T")
 
 
+class SimulatedBroker(MemoryBroker):
+    """A broker whose redrives to the queues in `mirrors` are copied to another queue."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(cluster_id=name)
+        self.name = name
+        self.mirrors: dict[str, str] = {}
+        self.has_evidence = True  # whether it can tell what was taken from its queues
+        self.has_verdicts = True  # whether verdicts reach it
+
+    @property
+    def unsettled(self) -> int:
+        """How many deliveries are out: they are in no queue, and not lost."""
+        return sum(each.unsettled for each in self._receivers if isinstance(each, MemoryReceiver))
+
+
 class FaultyReceiver:
     """A receiver as one process sees it."""
 
-    def __init__(self, receiver: MemoryReceiver, broker: MemoryBroker, edge: Edge) -> None:
+    def __init__(self, receiver: MemoryReceiver, broker: SimulatedBroker, edge: Edge) -> None:
         self.source: Source = receiver.source
         self._receiver = receiver
         self._broker = broker
@@ -46,6 +64,7 @@ class FaultyReceiver:
         edge = self._edge
         await edge.life.gate()
         batch: Sequence[MemoryDelivery] = await self._receiver.receive()
+        edge.watch.took(self._broker.name, self.source.name, [one.message for one in batch])
         fault = edge.meet("receive", RECEIVING, f"{self.source.name} {[one.body for one in batch]}")
         match fault:
             case Kind.CRASH_AFTER:
@@ -91,7 +110,12 @@ class FaultyReceiver:
         edge = self._edge
 
         async def bury() -> Outcomes:
-            return await self._receiver.dead_letter(deaths)
+            outcomes = await self._receiver.dead_letter(deaths)
+            for death, error in zip(deaths, outcomes, strict=True):
+                if error is None:
+                    delivery = death.delivery
+                    edge.watch.buried(self._broker.name, self.source.name, delivery.key, delivery.message)
+            return outcomes
 
         await edge.life.gate()
         fault = edge.meet("dead_letter", BURYING, [one.delivery.body for one in deaths])
@@ -145,12 +169,23 @@ class FaultyReceiver:
 class FaultyTransport:
     """The broker as one process sees it."""
 
-    name: str = MemoryTransport.name
+    kind: str = MemoryTransport.kind
     capabilities: Capabilities = MemoryTransport.capabilities
 
-    def __init__(self, transport: MemoryTransport, edge: Edge) -> None:
+    def __init__(self, transport: MemoryTransport, broker: SimulatedBroker, edge: Edge) -> None:
         self._transport = transport
+        self._broker = broker
         self._edge = edge
+
+    @property
+    def endpoint(self) -> str:
+        """The address of the broker."""
+        return self._transport.endpoint
+
+    @property
+    def cluster_id(self) -> str | None:
+        """Which broker it is."""
+        return self._transport.cluster_id
 
     async def open(self) -> None:
         """Connect."""
@@ -168,15 +203,19 @@ class FaultyTransport:
         inner = await self._edge.step(
             "receiver", lambda: self._transport.receiver(source), BrokerUnreachableError, about=source.name
         )
-        return FaultyReceiver(inner, self._transport.broker, self._edge)
+        return FaultyReceiver(inner, self._broker, self._edge)
 
     async def publish(self, publications: Sequence[Publication]) -> Outcomes:
         """Send; it may be sent twice."""
         edge = self._edge
 
         async def send() -> Outcomes:
-            edge.watch.sending(edge.life.name, publications)
-            return await self._transport.publish(publications)
+            if not self._broker.has_verdicts and publications[0].target.name == QUEUE:
+                return [None] * len(publications)
+            edge.watch.sending(edge.life.name, self._broker.name, publications)
+            outcomes = await self._transport.publish(publications)
+            self._mirror(publications)
+            return outcomes
 
         await edge.life.gate()
         fault = edge.meet("publish", SENDING, [_told(one) for one in publications])
@@ -204,6 +243,13 @@ class FaultyTransport:
         await edge.life.gate()
         return outcomes
 
+    def _mirror(self, publications: Sequence[Publication]) -> None:
+        for publication in publications:
+            copy = self._broker.mirrors.get(publication.target.name)
+            if copy is not None and publication.message.headers.get(ID) is not None:
+                self._broker.append(copy, publication.message)
+                self._edge.watch.copied(self._broker.name, copy, publication.message)
+
     async def depth(self, source: str) -> int:
         """How many messages wait."""
         return await self._edge.step(
@@ -213,6 +259,20 @@ class FaultyTransport:
     async def peek(self, source: str, count: int) -> Sequence[Message]:
         """Look at messages."""
         return await self._transport.peek(source, count)
+
+    async def taken_until(self, source: str, group: str = "") -> timedelta | None:
+        """Until when everything was taken; None where the broker cannot tell."""
+
+        async def ask() -> timedelta | None:
+            answer = await self._transport.taken_until(source, group) if self._broker.has_evidence else None
+            self._edge.watch.answered(self._broker.name, source, answer)
+            return answer
+
+        return await self._edge.step("taken_until", ask, BrokerUnreachableError, about=source)
+
+    async def unreachable(self, consumers: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], str]:
+        """Who would never receive anything."""
+        return await self._transport.unreachable(consumers)
 
     async def provision(self, sources: Sequence[Source]) -> None:
         """Everything is there from the start."""

@@ -32,6 +32,7 @@ class Life:
 
     def __init__(self, name: str, number: int, clock: VirtualClock) -> None:
         self.process = name
+        self.consumes = name.startswith("consumer")
         self.number = number
         self.clock = LifeClock(self, clock)
         self.dead = False

@@ -1,18 +1,20 @@
-"""Was everything right that happened?
+"""The rules of the simulation, and what really happened in one world.
 
-Two kinds of rules. While the world runs, each verb of the store is compared with the letters before and after it, and
-each message that is sent with what the store knows of its letter: a rule that is broken is broken at that moment. When
-the world has come to rest, the end is judged: nothing lost, nothing twice without an excuse, every count exact.
+Two kinds of rules. While the world runs, the letters are compared before and after each verb of the store, and each
+message that is sent is compared with what was sent and stored before: a rule is broken at that moment. When the world
+is at rest, the end is judged: nothing lost, nothing twice without a fault that explains it, every count exact.
 
-The rules are written down here once more, from the promises and not from the code that keeps them.
+The rules are written from the promises in the documentation, not from the code that keeps them. So whether a message is
+the redrive of a letter is decided here by what was sent where, never by the headers alone.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from redrive.letters import DeadLetter, Hold, State
+from redrive.clock import Clock
+from redrive.letters import DeadLetter, Hold, Message, State
 from redrive.letters.lifecycle import TABLE
 from redrive.letters.redrive import redrive_of
 from redrive.letters.verdict import QUEUE
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 _LEGAL: Final = frozenset((before, after) for (before, _), after in TABLE.items())
 _OPERATION: Final = "replay:"
+_NOT_SENT: Final = "sent back"  # how the detail of an attempt begins that ended a letter without a redrive
 UNRESOLVED: Final = frozenset({State.PENDING, State.PROCESSING, State.MANUAL, State.FAILED, State.ARCHIVED})
 
 
@@ -35,25 +38,68 @@ class BrokenError(AssertionError):
     """A rule was broken."""
 
 
+class Place(NamedTuple):
+    """A queue of a broker."""
+
+    broker: str
+    queue: str
+
+
+class Unit(NamedTuple):
+    """All copies of one message that were sent to one queue."""
+
+    broker: str
+    queue: str
+    name: str
+
+
+class Redriven(NamedTuple):
+    """What was sent for a letter under one claim."""
+
+    place: Place
+    body: bytes | None
+    attempt: int
+    unit: Unit  # of the letter
+
+
+class Death(NamedTuple):
+    """A message that is in a dead-letter queue for good."""
+
+    place: Place
+    redrive_id: str | None  # the letter that its headers name
+    prior_redrives: int  # what its letter has to count, if it becomes one of its own
+
+
 class Watch:
     """Sees everything that really happened in one world."""
 
-    def __init__(self, store: "SimulatedStore", limit: int, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, store: "SimulatedStore", clock: Clock, *, limit: int, verdict_timeout: timedelta
+    ) -> None:
         self._store = store
+        self._clock = clock
         self._limit = limit
-        self._now = now
+        self._verdict_timeout = verdict_timeout
         self.broken: list[str] = []
         self.excuses = 0  # faults after which something may be there, or be sent, twice
         self.setbacks = 0  # faults after which a message may only be handled once more than it should
         self.frozen: dict[str, frozenset[str]] = {}  # operation → its list
-        self.sent: set[Hold] = set()
+        self.sent: dict[Hold, Redriven] = {}
         self.sent_again = 0  # sends of a letter whose earlier copy had not come back
         self.stale = 0  # sends under a claim that was over
+        self.presumed = 0
+        self.has_verdicts = True  # whether consumers send verdicts
         self.marked: dict[str, int] = {}  # letter → the last fence under which it was marked as sent
         self.finished: set[Hold] = set()
-        self.processed: Counter[str] = Counter()
-        self.verdicts: set[Hold] = set()  # redrives that a handler has really processed
-        self.calls: Counter[str] = Counter()
+        self.taken: set[Hold] = set()  # redrives that the consumer they were sent to has received
+        self.died: set[Hold] = set()  # redrives that died there
+        self.verdicts: set[Hold] = set()  # redrives that were processed there
+        self.deaths: dict[tuple[str, str], Death] = {}  # broker and key → those that are no redrives
+        self.copies: Counter[Unit] = Counter()
+        self.processed: Counter[Unit] = Counter()
+        self.calls = 0
+        self._overdue: dict[Hold, timedelta] = {}  # when a redrive became unconfirmed
+        self._answers: defaultdict[Place, list[tuple[timedelta, timedelta | None]]] = defaultdict(list)
 
     def rule(self, kept: bool, what: str) -> None:  # noqa: FBT001  reads as a sentence
         """This must be so."""
@@ -61,27 +107,79 @@ class Watch:
             self.broken.append(what)
             raise BrokenError(what)
 
-    # --- while it runs -----------------------------------------------------------------------------------------
+    # --- messages ----------------------------------------------------------------------------------------------
 
-    def store_did(self, verb: str, before: dict[str, DeadLetter], holds: Sequence[Hold], answer: Any) -> None:
-        """A verb of the store has happened."""
-        now = self._now()
+    def copied(self, broker: str, queue: str, message: Message) -> None:
+        """A message was sent to a queue by its producer, by a mirror, or by a handler that forwards it."""
+        self.copies[Unit(broker, queue, _name(message))] += 1
+
+    def took(self, broker: str, queue: str, messages: Sequence[Message]) -> None:
+        """These messages were received."""
+        for message in messages:
+            if (hold := self.redrive_of(Place(broker, queue), message)) is not None:
+                self.taken.add(hold)
+
+    def handled(self, broker: str, queue: str, message: Message) -> None:
+        """A handler has processed this message."""
+        hold = self.redrive_of(Place(broker, queue), message)
+        if hold is None:
+            self.processed[Unit(broker, queue, _name(message))] += 1
+        else:
+            self.processed[self.sent[hold].unit] += 1
+            self.verdicts.add(hold)
+
+    def buried(self, broker: str, queue: str, key: str, message: Message) -> None:
+        """This message is in the dead-letter queue."""
+        place = Place(broker, queue)
+        if (hold := self.redrive_of(place, message)) is not None:
+            self.died.add(hold)
+            return
+        copied = redrive_of(message.headers)
+        is_here = copied is not None and copied.to is not None and copied.to[:2] == place
+        self.deaths[broker, key] = Death(
+            place,
+            None if copied is None else copied.hold.id,
+            copied.attempt if copied is not None and is_here else 0,
+        )
+
+    def answered(self, broker: str, queue: str, taken_until: timedelta | None) -> None:
+        """The broker has told until when everything was taken from a queue."""
+        self._answers[Place(broker, queue)].append((self._clock.monotonic(), taken_until))
+
+    def redrive_of(self, place: Place, message: Message) -> Hold | None:
+        """The claim that this message is the redrive of: sent under it to this place, with this body."""
+        copied = redrive_of(message.headers)
+        if copied is None or (sent := self.sent.get(copied.hold)) is None:
+            return None
+        return copied.hold if (sent.place, sent.body) == (place, message.body) else None
+
+    # --- verbs of the store ------------------------------------------------------------------------------------
+
+    def store_did(
+        self,
+        verb: str,
+        before: dict[str, DeadLetter],
+        holds: Sequence[Hold],
+        answer: Any,
+        brokers: Sequence[str] | None,
+    ) -> None:
+        """A verb of the store has happened; `brokers` are those that it was asked for."""
+        now = self._clock.now()
         after = self._store.letters
         for letter_id in before:
             self.rule(letter_id in after, f"{verb}: letter {letter_id} is gone")
-        shown = set(holds)
         for letter_id, new in after.items():
             old = before.get(letter_id)
             if old is new:
                 continue
             if old is None:
-                self.rule(verb == "add", f"{verb} has added letter {letter_id}")
+                self._added(verb, new)
+            else:
+                self._changed(verb, old, new, holds, now)
                 self.rule(
-                    (new.state, new.fence, new.dlq_retry_count) == (State.PENDING, 0, 0),
-                    f"letter {letter_id} is new, yet {new.state}",
+                    brokers is None or new.broker in brokers,
+                    f"{verb} for {brokers} has changed {_told(new)}, a letter of another broker",
                 )
-                continue
-            self._changed(verb, old, new, shown, now)
         if verb == "settle":
             for hold, done in zip(holds, answer, strict=True):
                 old = before.get(hold.id)
@@ -91,13 +189,45 @@ class Watch:
                         f"settle under {hold} was carried out, but it was not the claim",
                     )
 
-    def _changed(self, verb: str, old: DeadLetter, new: DeadLetter, shown: set[Hold], now: datetime) -> None:
-        name = f"letter {old.id} ({old.message.body!r})"
+    def _added(self, verb: str, new: DeadLetter) -> None:
+        self.rule(verb == "add", f"{verb} has added letter {new.id}")
+        self.rule(
+            (new.state, new.fence, new.dlq_retry_count) == (State.PENDING, 0, 0),
+            f"letter {new.id} is new, yet {new.state}",
+        )
+        self.rule(redrive_of(new.message.headers) is None, f"{_told(new)} has the headers of a redrive")
+        death = self.deaths.get((new.broker, _death_key(new)))
+        if death is None:  # a redrive: its letter was presumed resolved, or a second copy was processed
+            self.rule(new.derived_from is not None, f"{_told(new)} was added, but no such message has died")
+            other = self._store.letters[new.derived_from or ""]
+            self.rule(
+                other.state is State.RESOLVED,
+                f"{_told(new)} was added, but it is a redrive of {short(other.id)}, which is {other.state}",
+            )
+            attempts = {
+                sent.attempt for hold, sent in self.sent.items() if hold.id == other.id and hold in self.died
+            }
+            self.rule(
+                new.prior_redrives in attempts,
+                f"{_told(new)} counts {new.prior_redrives} redrives of {short(other.id)}, not one of {attempts}",
+            )
+            return
+        self.rule((new.broker, new.source) == death.place, f"{_told(new)} has died at {death.place}")
+        self.rule(
+            new.prior_redrives == death.prior_redrives,
+            f"{_told(new)} counts {new.prior_redrives} earlier redrives, not {death.prior_redrives}",
+        )
+
+    def _changed(
+        self, verb: str, old: DeadLetter, new: DeadLetter, holds: Sequence[Hold], now: datetime
+    ) -> None:
+        name = _told(old)
         if old.state is not new.state:
             self.rule(
                 (old.state, new.state) in _LEGAL, f"{verb}: {name} went from {old.state} to {new.state}"
             )
         self.rule(new.message == old.message, f"{verb}: the message of {name} was changed")
+        self.rule(new.broker == old.broker, f"{verb}: {name} was moved to broker {new.broker}")
         claimed = verb in {"claim", "take"}
         self.rule(
             new.fence == old.fence + claimed,
@@ -106,17 +236,34 @@ class Watch:
         if verb == "claim":
             self.rule(old.next_retry_at <= now, f"{name} was claimed before it was due")
         ran = old.lease_until is not None and old.lease_until > now
+        was_sent = old.sent_at is not None
         if verb in {"extend", "settle"}:
-            self.rule(old.hold in shown, f"{verb}: {name} was changed by somebody whose claim is over")
-            self.rule(ran, f"{verb}: {name} was changed after its lease had ended")
+            self.rule(old.hold in holds, f"{verb}: {name} was changed by somebody whose claim is over")
+            self.rule(
+                ran or (verb == "settle" and was_sent),
+                f"{verb}: {name} was changed after its lease had ended",
+            )
+        if verb == "overdue":
+            self.rule(was_sent and not ran, f"{name} became unconfirmed before its verdict timeout")
+            self.rule(old.state is new.state, f"overdue: {name} went from {old.state} to {new.state}")
+            self._overdue.setdefault(old.hold, self._clock.monotonic())
         if old.state is State.PROCESSING and new.state is not State.PROCESSING:
-            self.rule(verb in {"settle", "rescue"}, f"{verb} has finished {name}")
-            self.rule(old.hold not in self.finished, f"{verb}: {name} was finished twice under {old.fence}")
-            self.finished.add(old.hold)
-            if verb == "rescue":
-                self.rule(not ran, f"{name} was rescued while its lease ran")
-        if old.sent_at is None and new.sent_at is not None:
+            self._finished(verb, old, ran=ran)
+        if not was_sent and new.sent_at is not None:
             self.marked[old.id] = old.fence
+        self._counted(verb, old, new)
+
+    def _finished(self, verb: str, old: DeadLetter, *, ran: bool) -> None:
+        name = _told(old)
+        self.rule(verb in {"settle", "rescue"}, f"{verb} has finished {name}")
+        self.rule(old.hold not in self.finished, f"{verb}: {name} was finished twice under {old.fence}")
+        self.finished.add(old.hold)
+        if verb == "rescue":
+            self.rule(not ran, f"{name} was rescued while its lease ran")
+            self.rule(old.sent_at is None, f"{name} was rescued although it was sent")
+
+    def _counted(self, verb: str, old: DeadLetter, new: DeadLetter) -> None:
+        name = _told(old)
         more = new.dlq_retry_count - old.dlq_retry_count
         self.rule(
             more in {0, 1},
@@ -128,7 +275,36 @@ class Watch:
         self.rule(
             new.attempts[: len(old.attempts)] == old.attempts, f"{verb}: the history of {name} was rewritten"
         )
-        self.rule(new.dlq_retry_count <= self._limit, f"{verb}: {name} has more redrives than are allowed")
+        if not more:
+            return
+        last = new.attempts[-1]
+        most = self._limit + last.detail.startswith(_NOT_SENT)
+        self.rule(new.dlq_retry_count <= most, f"{verb}: {name} has more redrives than are allowed")
+        hold = old.hold
+        if last.result == "resolved":
+            self.rule(hold in self.verdicts, f"{name} is resolved, but its consumer has not processed it")
+        elif last.result == "failed" and not last.detail.startswith(_NOT_SENT):
+            self.rule(hold in self.died, f"{name} has a failed attempt, but its redrive has not died")
+        elif last.result == "presumed":
+            self._presumed(name, hold)
+        elif last.result == "unconfirmed":
+            self.excuses += 1  # the operator sends it once more; the first copy may still be under way
+
+    def _presumed(self, name: str, hold: Hold) -> None:
+        """A letter was presumed to be resolved: was there evidence, long enough ago, and is it still true?"""
+        self.presumed += 1
+        name = f"{name} is presumed to be resolved, but"
+        self.rule(hold in self.taken, f"{name} its consumer has not taken it")
+        self.rule(hold in self._overdue, f"{name} it was not unconfirmed")
+        answers = self._answers[self.sent[hold].place]
+        latest = self._clock.monotonic() - self._verdict_timeout
+        self.rule(
+            any(at <= latest and until is not None and until >= self._overdue[hold] for at, until in answers),
+            f"{name} there was no evidence a verdict timeout ago",
+        )
+        self.rule(answers[-1][1] is not None, f"{name} something waits in its queue")
+
+    # --- replays and redrives ----------------------------------------------------------------------------------
 
     def planned(self, operation: str, ids: Sequence[str]) -> None:
         """An operation is about to begin with this list."""
@@ -140,31 +316,37 @@ class Watch:
         strange = set(ids) - self.frozen.get(operation, frozenset())
         self.rule(not strange, f"a replay takes letters that are not in its list: {sorted(strange)}")
 
-    def sending(self, who: str, publications: Sequence[Publication]) -> None:
-        """These messages are sent."""
+    def sending(self, who: str, broker: str, publications: Sequence[Publication]) -> None:
+        """These messages are sent to this broker."""
         for publication in publications:
             redrive = redrive_of(publication.message.headers)
             if redrive is None or publication.target.name == QUEUE:
                 continue
-            hold, name = redrive.hold, f"letter {redrive.hold.id} ({publication.message.body!r})"
-            self.rule(hold not in self.sent, f"{who} sends {name} twice under one claim")
+            hold, place = redrive.hold, Place(broker, publication.target.name)
             letter = self._store.letters[hold.id]
-            if letter.hold != hold or letter.lease_until is None or letter.lease_until <= self._now():
+            name = _told(letter)
+            self.rule(hold not in self.sent, f"{who} sends {name} twice under one claim")
+            self.rule(letter.broker == broker, f"{who} sends {name} of broker {letter.broker} to {broker}")
+            self.rule(
+                redrive.operation is not None or letter.source == place.queue,
+                f"{who} sends {name} of {letter.source} to {place.queue}",
+            )
+            if letter.hold != hold or letter.lease_until is None or letter.lease_until <= self._clock.now():
                 self.rule(
                     self.excuses > 0, f"{who} sends {name} under a claim that is over, and nothing went wrong"
                 )
                 self.stale += 1
             else:
                 self._sends(who, letter, redrive.attempt, redrive.operation)
-            self.sent.add(hold)
+            unit = Unit(letter.broker, letter.source, _name(letter.message))
+            self.sent[hold] = Redriven(place, publication.message.body, redrive.attempt, unit)
 
     def _sends(self, who: str, letter: DeadLetter, attempt: int, operation: str | None) -> None:
-        name = f"letter {letter.id} ({letter.message.body!r})"
-        earlier = redrive_of(letter.message.headers)
-        count = letter.dlq_retry_count + (0 if earlier is None else earlier.attempt)
+        name = _told(letter)
+        count = _redrives(letter)
         self.rule(attempt == count + 1, f"{who} sends {name} as number {attempt}; it is number {count + 1}")
         self.rule(attempt <= self._limit, f"{who} sends {name} for the {attempt}th time")
-        came_back = {each.fence for each in letter.attempts if each.result == "failed"}
+        came_back = {each.fence for each in letter.attempts if each.result in {"failed", "unconfirmed"}}
         marked = self.marked.get(letter.id)
         self.rule(
             marked is None or marked in came_back,
@@ -183,55 +365,55 @@ class Watch:
 
     # --- the end -----------------------------------------------------------------------------------------------
 
-    def judge(self, messages: Sequence[str]) -> None:
+    def judge(self) -> None:
         """The world is at rest: is everything where it belongs?"""
-        letters: defaultdict[str, list[DeadLetter]] = defaultdict(list)
+        letters: defaultdict[Unit, list[DeadLetter]] = defaultdict(list)
+        keys: set[tuple[str, str]] = set()
         for letter in self._store.letters.values():
-            letters[(letter.message.body or b"").decode()].append(letter)
+            letters[Unit(letter.broker, letter.source, _name(letter.message))].append(letter)
+            keys.add((letter.broker, _death_key(letter)))
             self._judge_letter(letter)
-        for message in messages:
-            kept = [one for one in letters[message] if one.state in UNRESOLVED]
-            done = self.processed[message]
-            self.rule(done > 0 or bool(kept), f"message {message} is lost")
-            # What is there twice and is then doubled again is there four times.
-            self.rule(len(kept) <= 2**self.excuses, f"message {message} lies in {len(kept)} letters")
-            if not self.excuses and not self.setbacks:
-                self.rule(done <= 1, f"message {message} was processed {done} times, and nothing went wrong")
-                states = [str(one.state) for one in letters[message]]
-                self.rule(
-                    len(states) <= 1 and done + len(kept) == 1,
-                    f"message {message}: processed {done} times, letters {states}, and nothing went wrong",
-                )
+        for (broker, key), death in self.deaths.items():
+            self.rule((broker, key) in keys, f"message {key} of {broker} died at {death.place} and is lost")
+        for unit, copies in self.copies.items():
+            self._judge_unit(unit, copies, letters[unit])
         self._judge_journal()
         self._judge_operations()
 
+    def _judge_unit(self, unit: Unit, copies: int, letters: Sequence[DeadLetter]) -> None:
+        name = f"message {unit.name} of {unit.broker}/{unit.queue}"
+        kept = sum(one.state in UNRESOLVED for one in letters)
+        done = self.processed[unit]
+        self.rule(done > 0 or kept > 0, f"{name} is lost")
+        # What is there twice and is then doubled again is there four times.
+        self.rule(kept <= copies * 2**self.excuses, f"{name} lies in {kept} letters")
+        if not self.excuses and not self.setbacks:
+            # An unconfirmed letter whose redrive was processed counts once.
+            kept -= sum(one.state is State.PROCESSING and one.hold in self.verdicts for one in letters)
+            states = [str(one.state) for one in letters]
+            self.rule(
+                len(letters) <= copies and done + kept == copies,
+                f"{name}: sent {copies} times, processed {done} times, letters {states}, and nothing went wrong",
+            )
+
     def _judge_letter(self, letter: DeadLetter) -> None:
-        name = f"letter {letter.id} ({letter.message.body!r})"
+        name = _told(letter)
         self.rule(
             [one.number for one in letter.attempts] == list(range(1, letter.dlq_retry_count + 1)),
             f"{name}: attempts are not numbered in order",
         )
         fences = [one.fence for one in letter.attempts]
         self.rule(fences == sorted(set(fences)), f"{name}: two attempts under one claim")
-        for attempt in letter.attempts:
-            hold = Hold(letter.id, attempt.fence)
-            if attempt.result == "resolved":
-                self.rule(hold in self.verdicts, f"{name} is resolved, but nobody has processed it")
-            elif attempt.result == "failed" and not attempt.detail.startswith("sent back"):
-                self.rule(hold in self.sent, f"{name} has a failed attempt that was never sent")
-            elif attempt.result == "presumed":
-                self.rule(
-                    self.excuses + self.setbacks > 0,
-                    f"{name} is presumed to be resolved, and nothing went wrong",
-                )
-        earlier = redrive_of(letter.message.headers)
-        redrives = letter.dlq_retry_count + (0 if earlier is None else earlier.attempt)
+        if letter.presumed:
+            self.rule(
+                self.excuses + self.setbacks > 0 or not self.has_verdicts,
+                f"{name} is presumed to be resolved, and nothing went wrong",
+            )
+        redrives = _redrives(letter)
         if letter.state is State.FAILED:
             self.rule(redrives >= self._limit, f"{name} has failed for good after {redrives} redrives")
         elif letter.state in {State.PENDING, State.MANUAL}:
-            self.rule(
-                letter.dlq_retry_count < self._limit, f"{name} is {letter.state} with {redrives} redrives"
-            )
+            self.rule(redrives < self._limit, f"{name} is {letter.state} with {redrives} redrives")
 
     def _judge_journal(self) -> None:
         last: dict[str, State | None] = {}
@@ -255,3 +437,21 @@ class Watch:
                     all(item.outcome is not None for item in items.values()),
                     f"{operation.id} is done, but not with every letter",
                 )
+
+
+def _told(letter: DeadLetter) -> str:
+    return f"letter {letter.id} ({letter.message.body!r})"
+
+
+def _name(message: Message) -> str:
+    return (message.body or b"").decode()
+
+
+def _redrives(letter: DeadLetter) -> int:
+    """How often its message was redriven, as other letters too."""
+    return letter.dlq_retry_count + letter.prior_redrives
+
+
+def _death_key(letter: DeadLetter) -> str:
+    """The key of the death; the collector adds to it where a letter of another broker has the same id."""
+    return letter.key.partition("@")[0].partition("#")[0]

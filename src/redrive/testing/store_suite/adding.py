@@ -26,7 +26,7 @@ from redrive.stores.changes import (
     Settlement,
 )
 from redrive.testing.clock import ManualClock
-from redrive.testing.factories import a_failure, a_letter, a_message, letters
+from redrive.testing.factories import BROKER, a_failure, a_letter, a_message, letters
 from redrive.testing.store_suite.ground import MINUTE, Ground
 
 STORED_BY_THE_STORE = {
@@ -56,7 +56,7 @@ class Adding(Ground):
     ) -> None:
         letter = a_letter()
         assert await store.add([letter]) == [True]
-        [head] = await store.claim("w1")
+        [head] = await store.claim("w1", broker=BROKER)
         before = await store.load([letter.id])
         clock.advance(MINUTE)
         assert await store.add([letter, a_letter("orders/2")]) == [False, True]
@@ -116,14 +116,16 @@ class Adding(Ground):
             properties=Headers({"reply_to": "r"}),
         )  # fmt: skip
         origin = Origin(
-            transport="kafka", source="t", exchange="e", routing_key="r", partition=3, offset=42, group="g",
-            broker="b", dead_letter_source="t.dlq",
+            transport="kafka", source="t", exchange="e", routing_key="r", partition=3, offset=42, consumer_group="g",
+            endpoint="b", dead_letter_source="t.dlq",
         )  # fmt: skip
         letter = a_letter(
             message=message, origin=origin, failure=a_failure(stack="Traceback …\x00"), priority=-7,
             tags=("payment", "critical"), system_state=SystemState(0.75, 0.6),
         )  # fmt: skip
-        letter = msgspec.structs.replace(letter, strategy="immediate", assignee="ops", derived_from="x")
+        letter = msgspec.structs.replace(
+            letter, strategy="immediate", assignee="ops", derived_from="x", prior_redrives=3, broker="events"
+        )
         await store.add([letter])
         [back] = await store.load([letter.id])
         assert msgspec.structs.replace(back, **STORED_BY_THE_STORE) == letter
@@ -132,12 +134,13 @@ class Adding(Ground):
         self, store: Store, clock: ManualClock
     ) -> None:
         claimed = msgspec.structs.replace(
-            a_letter(), state=State.FAILED, fence=9, locked_by="w", lease_until=clock.now(), dlq_retry_count=4
-        )
+            a_letter(), state=State.FAILED, fence=9, locked_by="w", lease_until=clock.now(), dlq_retry_count=4,
+            presumed=True, unconfirmed=True,
+        )  # fmt: skip
         await store.add([claimed])
         [back] = await store.load([claimed.id])
         assert (back.state, back.fence, back.locked_by, back.lease_until) == (State.PENDING, 0, None, None)
-        assert back.dlq_retry_count == 0
+        assert (back.dlq_retry_count, back.presumed, back.unconfirmed) == (0, False, False)
         assert back.created_at == clock.now()
 
     async def test_s05_one_letter_that_cannot_be_stored_keeps_its_whole_add_out(self, store: Store) -> None:

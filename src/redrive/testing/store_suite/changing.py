@@ -1,4 +1,4 @@
-"""S22 to S25: changing."""
+"""S22 to S25 and S51: changing."""
 
 from datetime import timedelta
 
@@ -20,19 +20,21 @@ from redrive.stores.changes import (
     Discard,
     Park,
     Prioritise,
+    Release,
     Resolve,
     Retry,
     Schedule,
+    SetBroker,
     Settlement,
     Tag,
 )
 from redrive.testing.clock import ManualClock
-from redrive.testing.factories import a_letter, letters
+from redrive.testing.factories import BROKER, a_letter, letters
 from redrive.testing.store_suite.ground import MINUTE, Ground
 
 
 class Changing(Ground):
-    """S22 to S25: changing."""
+    """S22 to S25 and S51: changing."""
 
     async def test_s22_a_change_on_many_letters_happens_on_all_or_none(self, store: Store) -> None:
         parked = await self.parked(store)
@@ -63,9 +65,9 @@ class Changing(Ground):
         assert [(note.author, note.text, note.at) for note in now.notes] == [
             ("bob", "called the bank", clock.now())
         ]
-        assert await store.claim("w") == []
+        assert await store.claim("w", broker=BROKER) == []
         clock.advance(MINUTE)
-        assert len(await store.claim("w")) == 1
+        assert len(await store.claim("w", broker=BROKER)) == 1
 
     async def test_s23_only_steps_of_the_lifecycle_happen(self, store: Store, clock: ManualClock) -> None:
         everywhere = await self.one_in_each_state(store)
@@ -83,7 +85,7 @@ class Changing(Ground):
     async def test_s24_a_deleted_letter_is_gone_and_its_journal_stays(self, store: Store) -> None:
         letter = a_letter(tags=("t",))
         await store.add([letter])
-        [head] = await store.claim("w")
+        [head] = await store.claim("w", broker=BROKER)
         await store.apply(Annotate("note"), [letter.id], by="ann")
         await store.settle([Settlement(head.hold, Resolve())])
         await store.apply(Delete(), [letter.id], by="retention")
@@ -106,12 +108,12 @@ class Changing(Ground):
     ) -> None:
         letter = a_letter()
         await store.add([letter])
-        [head] = await store.claim("w1")
+        [head] = await store.claim("w1", broker=BROKER)
         await store.settle([Settlement(head.hold, Park(detail="unknown error"))])
         [head] = await store.take([letter.id], "ann")
         await store.extend([head.hold], sent=True)
         await store.settle([Settlement(head.hold, Retry(at=clock.now()))])
-        [head] = await store.claim("w2", lease=MINUTE)
+        [head] = await store.claim("w2", broker=BROKER, lease=MINUTE)
         clock.advance(MINUTE)
         await store.rescue(retry_in=timedelta(0), max_redrives=2)
         await store.apply(Archive(), [letter.id], by="retention")
@@ -130,7 +132,7 @@ class Changing(Ground):
 
     async def test_s25_the_journal_is_read_in_order_and_in_pieces(self, store: Store) -> None:
         await store.add(letters(3))
-        await store.claim("w")
+        await store.claim("w", broker=BROKER)
         first = await store.journal(limit=2)
         rest = await store.journal(after=first[-1].number)
         assert [line.letter_id for line in [*first, *rest]] == [letter.id for letter in letters(3)]
@@ -138,9 +140,38 @@ class Changing(Ground):
 
     async def test_s25_lines_of_one_call_stand_in_the_order_of_its_letters(self, store: Store) -> None:
         await store.add(letters(4))
-        holds = [head.hold for head in await store.claim("w")]
+        holds = [head.hold for head in await store.claim("w", broker=BROKER)]
         [one, two, three, four] = holds
         await store.extend([three, one, three, four], sent=True)
         await store.settle([Settlement(hold, Resolve()) for hold in (four, two, one)])
         named = [line.letter_id for line in await store.journal(after=4)]
         assert named == [hold.id for hold in (three, one, four, four, two, one)]
+
+    async def test_s51_letters_can_be_moved_to_another_broker(self, store: Store, clock: ManualClock) -> None:
+        everywhere = await self.one_in_each_state(store)
+        await store.add([a_letter("waiting", retry_in=timedelta(hours=2))])
+        everyone = [head for head in (await store.page()).heads if head.state is not State.PROCESSING]
+        await store.apply(SetBroker("events"), [head.id for head in everyone], by="ann")
+        moved = await store.load([head.id for head in everyone])
+        assert [letter.state for letter in moved] == [head.state for head in everyone]
+        assert {letter.broker for letter in moved} == {"events"}
+        assert {letter.origin.transport for letter in moved} == {"rabbitmq"}
+        [line] = (await store.journal(everywhere[State.MANUAL]))[-1:]
+        assert (line.actor, line.action, line.before, line.after, line.detail) == (
+            "ann", "set_broker", State.MANUAL, State.MANUAL, "events",
+        )  # fmt: skip
+        clock.advance(timedelta(hours=2))
+        assert await store.claim("w", broker=BROKER) == []
+        claimed = await store.claim("w", broker="events")
+        assert {head.id for head in claimed} == {everywhere[State.PENDING], a_letter("waiting").id}
+
+    async def test_s51_a_letter_that_is_being_redriven_keeps_its_broker(self, store: Store) -> None:
+        await store.add(letters(2))
+        [held] = await store.claim("w", broker=BROKER, limit=1)
+        before = await store.load([letter.id for letter in letters(2)])
+        with pytest.raises(LifecycleError, match="cannot change its broker: it is being redriven"):
+            await store.apply(SetBroker("events"), [letter.id for letter in letters(2)], by="ann")
+        assert await store.load([letter.id for letter in letters(2)]) == before
+        await store.settle([Settlement(held.hold, Release())])
+        await store.apply(SetBroker("events"), [held.id], by="ann")
+        assert [head.id for head in await store.claim("w", broker="events")] == [held.id]

@@ -16,7 +16,7 @@ from redrive.stores.changes import (
     Settlement,
 )
 from redrive.testing.clock import ManualClock
-from redrive.testing.factories import a_letter, letters
+from redrive.testing.factories import BROKER, a_letter, letters
 from redrive.testing.store_suite.ground import MINUTE, Ground
 
 
@@ -29,22 +29,24 @@ class Claiming(Ground):
         for key, priority in [("old", 0), ("older-urgent", 5), ("new", 0), ("urgent", 5), ("least", -1)]:
             await store.add([a_letter(key, priority=priority)])
             clock.advance(MINUTE)
-        claimed = [head.correlation_id for _ in range(5) for head in await store.claim("w", limit=1)]
+        claimed = [
+            head.correlation_id for _ in range(5) for head in await store.claim("w", broker=BROKER, limit=1)
+        ]
         assert claimed == ["trace-older-urgent", "trace-urgent", "trace-old", "trace-new", "trace-least"]
 
     async def test_s06_a_batch_is_in_the_same_order(self, store: Store) -> None:
         await store.add([a_letter(f"k{n}", priority=n % 3) for n in range(30)])
-        heads = await store.claim("w", limit=20)
+        heads = await store.claim("w", broker=BROKER, limit=20)
         assert [head.priority for head in heads] == [2] * 10 + [1] * 10
         assert heads == sorted(heads, key=lambda head: (-head.priority, head.created_at))
 
     async def test_s06_what_is_not_due_is_not_claimed(self, store: Store, clock: ManualClock) -> None:
         await store.add([a_letter(retry_in=timedelta(hours=1) + MINUTE)])  # it failed an hour ago
-        assert await store.claim("w") == []
+        assert await store.claim("w", broker=BROKER) == []
         clock.advance(MINUTE - timedelta(microseconds=1))
-        assert await store.claim("w") == []
+        assert await store.claim("w", broker=BROKER) == []
         clock.advance(timedelta(microseconds=1))
-        assert len(await store.claim("w")) == 1
+        assert len(await store.claim("w", broker=BROKER)) == 1
 
     async def test_s06_what_fell_due_later_takes_its_place_by_priority_and_age(
         self, store: Store, clock: ManualClock
@@ -52,14 +54,37 @@ class Claiming(Ground):
         await store.add([a_letter("waiting", retry_in=timedelta(hours=2))])
         await store.add([a_letter("due")])
         clock.advance(timedelta(hours=2))
-        assert [h.correlation_id for h in await store.claim("w")] == ["trace-waiting", "trace-due"]
+        assert [h.correlation_id for h in await store.claim("w", broker=BROKER)] == [
+            "trace-waiting",
+            "trace-due",
+        ]
 
     async def test_s06_nothing_is_claimed_where_nothing_is(self, store: Store) -> None:
-        assert await store.claim("w") == []
+        assert await store.claim("w", broker=BROKER) == []
+
+    async def test_s06_claim_gives_letters_of_its_broker_only(self, store: Store) -> None:
+        lot = [
+            a_letter(f"k{n}", broker=["shop", "events", "shop-eu"][n % 3], priority=n % 2) for n in range(30)
+        ]
+        await store.add(lot)
+        heads = await store.claim("w", broker="shop", limit=100)
+        assert {head.id for head in heads} == {letter.id for letter in lot if letter.broker == "shop"}
+        assert heads == sorted(heads, key=lambda head: (-head.priority, head.created_at))
+        assert await store.claim("w", broker="shop") == []
+        assert await store.claim("w", broker="sho") == []
+        assert len(await store.claim("w", broker="events", limit=3)) == 3
+
+    async def test_s06_letters_fall_due_for_each_broker(self, store: Store, clock: ManualClock) -> None:
+        await store.add(
+            [a_letter(name, broker=name, retry_in=timedelta(hours=2)) for name in ("shop", "events")]
+        )
+        clock.advance(timedelta(hours=2))
+        assert [head.broker for head in await store.claim("w", broker="events")] == ["events"]
+        assert [head.broker for head in await store.claim("w", broker="shop")] == ["shop"]
 
     async def test_s07_two_workers_never_hold_the_same_letter(self, store: Store) -> None:
         await store.add(letters(100))
-        claims = await asyncio.gather(*(store.claim(f"w{n}", limit=7) for n in range(20)))
+        claims = await asyncio.gather(*(store.claim(f"w{n}", broker=BROKER, limit=7) for n in range(20)))
         claimed = [head.id for heads in claims for head in heads]
         assert len(claimed) == len(set(claimed)) == 100
 
@@ -67,20 +92,20 @@ class Claiming(Ground):
         await store.add([a_letter()])
         fences = []
         for _ in range(5):
-            [head] = await store.claim("w")
+            [head] = await store.claim("w", broker=BROKER)
             fences.append(head.fence)
             await store.settle([Settlement(head.hold, Release())])
-        [head] = await store.claim("w", lease=MINUTE)
+        [head] = await store.claim("w", broker=BROKER, lease=MINUTE)
         clock.advance(MINUTE)
         await store.rescue(retry_in=timedelta(0))
-        [again] = await store.claim("w")
+        [again] = await store.claim("w", broker=BROKER)
         assert [*fences, head.fence, again.fence] == [1, 2, 3, 4, 5, 6, 7]
 
     async def test_s09_a_claimed_letter_says_who_holds_it_and_until_when(
         self, store: Store, clock: ManualClock
     ) -> None:
         await store.add([a_letter()])
-        [head] = await store.claim("worker_node_2", lease=timedelta(minutes=5))
+        [head] = await store.claim("worker_node_2", broker=BROKER, lease=timedelta(minutes=5))
         assert (head.state, head.locked_by, head.locked_at) == (
             State.PROCESSING,
             "worker_node_2",
@@ -108,9 +133,18 @@ class Claiming(Ground):
         taken = await store.take(ids, "w")
         assert {head.id for head in taken} == {everywhere[State.PENDING], everywhere[State.MANUAL]}
 
+    async def test_s10_take_leaves_out_letters_of_other_brokers(self, store: Store) -> None:
+        lot = [a_letter(name, broker=name) for name in ("shop", "events", "mail")]
+        await store.add(lot)
+        ids = [letter.id for letter in lot]
+        assert await store.take(ids, "w", brokers=[]) == []
+        taken = await store.take(ids, "w", brokers=["mail", "shop", "other"])
+        assert [head.broker for head in taken] == ["shop", "mail"]
+        assert [head.broker for head in await store.take(ids, "w", brokers=None)] == ["events"]
+
     async def test_s11_a_running_lease_can_be_extended(self, store: Store, clock: ManualClock) -> None:
         await store.add([a_letter()])
-        [head] = await store.claim("w", lease=MINUTE)
+        [head] = await store.claim("w", broker=BROKER, lease=MINUTE)
         clock.advance(MINUTE / 2)
         assert await store.extend([head.hold], lease=MINUTE) == [True]
         clock.advance(MINUTE * 3 / 4)
@@ -119,7 +153,7 @@ class Claiming(Ground):
 
     async def test_s11_a_lost_lease_cannot_be_extended(self, store: Store, clock: ManualClock) -> None:
         await store.add(letters(2))
-        one, two = await store.claim("w", lease=MINUTE)
+        one, two = await store.claim("w", broker=BROKER, lease=MINUTE)
         await store.settle([Settlement(one.hold, Release())])
         holds = [one.hold, two.hold, Hold("no such letter", 1), Hold(two.id, two.fence + 1)]
         assert await store.extend(holds, lease=MINUTE) == [False, True, False, False]
@@ -128,7 +162,7 @@ class Claiming(Ground):
 
     async def test_s12_a_letter_that_was_sent_says_so(self, store: Store, clock: ManualClock) -> None:
         await store.add([a_letter()])
-        [head] = await store.claim("w")
+        [head] = await store.claim("w", broker=BROKER)
         sent_at = clock.now()
         assert await store.extend([head.hold], lease=timedelta(hours=1), sent=True) == [True]
         clock.advance(MINUTE)
@@ -142,7 +176,7 @@ class Claiming(Ground):
     ) -> None:
         await store.add([a_letter(f"k{n}", retry_in=timedelta(hours=2), priority=n % 2) for n in range(500)])
         clock.advance(timedelta(hours=2))
-        heads = await store.claim("w", limit=300)
+        heads = await store.claim("w", broker=BROKER, limit=300)
         assert [head.priority for head in heads] == [1] * 250 + [0] * 50
 
 

@@ -24,11 +24,12 @@ from redrive.stores.changes import (
     Release,
     Resolve,
     Retry,
+    SetBroker,
     Settlement,
 )
 from redrive.stores.operations import Operation, OperationState
 from redrive.testing.clock import ManualClock
-from redrive.testing.factories import a_failure, a_letter, a_message, letters
+from redrive.testing.factories import BROKER, LONG_AGO, a_failure, a_letter, a_message, letters
 from redrive.testing.store_suite.ground import MINUTE, Ground
 
 
@@ -39,9 +40,9 @@ class Failing(Ground):
         await store.add(letters(2))
         before = await store.load([letter.id for letter in letters(2)])
         with pytest.raises(SettingsError):
-            await store.claim("", limit=1)
+            await store.claim("", broker=BROKER, limit=1)
         with pytest.raises(SettingsError):
-            await store.claim("w", lease=timedelta(0))
+            await store.claim("w", broker=BROKER, lease=timedelta(0))
         with pytest.raises(LetterNotFoundError):
             await store.apply(Prioritise(1), [before[0].id, "?"], by="ann")
         assert await store.load([letter.id for letter in letters(2)]) == before
@@ -52,9 +53,10 @@ class Failing(Ground):
         await store.close()
         verbs: list[Any] = [
             store.add([a_letter()]), store.load([]), store.page(), store.count(), store.tally("state"),
-            store.claim("w"), store.take([], "w"), store.extend([]), store.journal(),
+            store.claim("w", broker=BROKER), store.take([], "w"), store.extend([]), store.journal(),
             store.settle([]), store.settle([Settlement(Hold(a_letter().id, 1), Resolve())]),
-            store.rescue(retry_in=MINUTE), store.apply(Prioritise(1), [], by="ann"),
+            store.rescue(retry_in=MINUTE), store.overdue(broker=BROKER, lease=MINUTE),
+            store.apply(Prioritise(1), [], by="ann"),
             store.begin(Operation(id="op-1", kind="replay", by="ann"), []), store.operation("op-1"),
             store.operations(), store.remaining("op-1", limit=1), store.items("op-1", limit=1),
             store.record("op-1", []), store.run_operation("op-1", "r"),
@@ -80,18 +82,36 @@ class Failing(Ground):
     )
     async def test_s33_absurd_leases_are_refused(self, store: Store, lease: timedelta) -> None:
         for verb in (
-            store.claim("w", lease=lease),
+            store.claim("w", broker=BROKER, lease=lease),
             store.take([], "w", lease=lease),
             store.extend([], lease=lease),
+            store.overdue(broker=BROKER, lease=lease),
         ):
             with pytest.raises(SettingsError, match="lease"):
                 await verb
 
+    @pytest.mark.parametrize(
+        "broker", ["", " ", "a\x00b", "\udc80", "x" * 70_000], ids=lambda name: ascii(name)[:9]
+    )
+    async def test_s33_broker_names_that_cannot_be_stored_are_refused(
+        self, store: Store, broker: str
+    ) -> None:
+        await store.add([a_letter()])
+        verbs: list[Any] = [
+            store.claim("w", broker=broker), store.take([a_letter().id], "w", brokers=[BROKER, broker]),
+            store.overdue(broker=broker, lease=MINUTE), store.apply(SetBroker(broker), [a_letter().id], by="ann"),
+        ]  # fmt: skip
+        for verb in verbs:
+            with pytest.raises(SettingsError, match="the broker's name") as caught:
+                await verb
+            assert "\n" not in str(caught.value)
+        assert [head.broker for head in await store.claim("w", broker=BROKER)] == [BROKER]
+
     @pytest.mark.parametrize("limit", [0, -1, 10**9, True])
     async def test_s33_absurd_limits_are_refused(self, store: Store, limit: int) -> None:
         for verb in (
-            store.claim("w", limit=limit), store.page(limit=limit), store.journal(limit=limit),
-            store.rescue(retry_in=MINUTE, limit=limit),
+            store.claim("w", broker=BROKER, limit=limit), store.page(limit=limit), store.journal(limit=limit),
+            store.rescue(retry_in=MINUTE, limit=limit), store.overdue(broker=BROKER, lease=MINUTE, limit=limit),
         ):  # fmt: skip
             with pytest.raises(SettingsError, match="limit"):
                 await verb
@@ -99,8 +119,10 @@ class Failing(Ground):
     @pytest.mark.parametrize(
         ("field", "value"),
         [
-            ("id", ""), ("key", ""), ("source", ""), ("source", "a\x00b"), ("correlation_id", "\udc80"),
+            ("id", ""), ("key", ""), ("broker", ""), ("broker", "a\x00b"), ("consumer_group", "\udc80"),
+            ("source", ""), ("source", "a\x00b"), ("correlation_id", "\udc80"),
             ("error_text", "x" * 70_000), ("message_id", "\x00"), ("retry_count", -1), ("retry_count", 2**31),
+            ("prior_redrives", -1), ("prior_redrives", 2**31),
             ("priority", 2**31), ("priority", -(2**31) - 1), ("tags", ("a", "a")), ("tags", ("",)),
             ("next_retry_at", datetime(2026, 1, 1)),  # noqa: DTZ001  that is the point
         ],
@@ -121,7 +143,8 @@ class Failing(Ground):
             Release(at=datetime(2026, 1, 1)),  # noqa: DTZ001
             Park(failure=a_failure(at=datetime(2026, 1, 1))),  # noqa: DTZ001
             Exhaust(failure=a_failure(error_type="x" * 70_000)), Resolve(strategy=""), Resolve(strategy="\udc80"),
-            Resolve(detail="a\x00b"), Park(detail="\udc80"), Exhaust(detail="x" * 70_000),
+            Resolve(detail="a\x00b"), Retry(at=LONG_AGO, result="lost"), Park(detail="\udc80"),
+            Exhaust(detail="x" * 70_000),
         ],
         ids=lambda outcome: type(outcome).__name__,
     )  # fmt: skip
@@ -129,7 +152,7 @@ class Failing(Ground):
         self, store: Store, outcome: Outcome
     ) -> None:
         await store.add(letters(2))
-        good, bad = await store.claim("w")
+        good, bad = await store.claim("w", broker=BROKER)
         before = await store.load([good.id, bad.id])
         with pytest.raises(SettingsError) as caught:
             await store.settle([Settlement(good.hold, Resolve()), Settlement(bad.hold, outcome)])

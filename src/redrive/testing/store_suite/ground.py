@@ -11,6 +11,7 @@ from redrive.letters import (
     DeadLetter,
     Kind,
     LetterHead,
+    Origin,
     State,
 )
 from redrive.stores.base import Store
@@ -24,7 +25,7 @@ from redrive.stores.changes import (
 )
 from redrive.stores.query import Query
 from redrive.testing.clock import ManualClock
-from redrive.testing.factories import a_failure, a_letter, a_message
+from redrive.testing.factories import BROKER, a_failure, a_letter, a_message
 
 MINUTE = timedelta(minutes=1)
 
@@ -83,8 +84,11 @@ class Ground:
         for n in range(12):
             letter = a_letter(
                 f"k{n}",
-                source=["orders", "payments", "x[*]y", "mail"][n % 4],
-                transport=["rabbitmq", "kafka"][n % 2],
+                origin=Origin(
+                    transport=["rabbitmq", "kafka"][n % 2],
+                    source=["orders", "payments", "x[*]y", "mail"][n % 4],
+                    consumer_group=[None, "billing", None, "mailer"][n % 4],
+                ),
                 message=a_message(
                     b"x" * n * 5, message_id=f"message-k{n}" if n % 3 else None, correlation_id=f"trace-k{n}"
                 ),
@@ -104,7 +108,12 @@ class Ground:
             if n % 5 == 0:
                 await store.apply(Assign(["ann", "bob"][n % 2]), [letter.id], by="ann")
             clock.advance(MINUTE)
-        await store.claim("w1", limit=2)
+        one, two = await store.claim("w1", broker=BROKER, limit=2)
+        await store.settle([Settlement(one.hold, Resolve(presumed=True))])
+        [three] = await store.claim("w1", broker="kafka", limit=1, lease=MINUTE)
+        await store.extend([two.hold, three.hold], lease=MINUTE, sent=True)
+        clock.advance(MINUTE)
+        await store.overdue(broker="kafka", lease=MINUTE)
         return await self.all_pages(store, Query(), limit=50)
 
     async def all_pages(self, store: Store, query: Query, limit: int) -> list[LetterHead]:

@@ -15,7 +15,7 @@ from redrive.stores.changes import Delete, Exhaust, Resolve, Settlement
 from redrive.stores.operations import LARGEST_OPTIONS, Item, Operation, OperationState
 from redrive.stores.query import EVERYTHING, parse
 from redrive.testing.clock import ManualClock
-from redrive.testing.factories import a_failure, a_letter, letters
+from redrive.testing.factories import BROKER, a_failure, a_letter, letters
 from redrive.testing.store_suite.ground import MINUTE, Ground
 
 RUNNING, STOPPED = OperationState.RUNNING, OperationState.STOPPED
@@ -286,7 +286,7 @@ class Operating(Ground):
         await store.begin(an_operation(), [letter.id for letter in lot])
         await store.record("op-1", [(lot[0].id, "sent", "")])
         before = await store.operation("op-1"), await store.items("op-1", limit=10)
-        held = await store.claim("w")
+        held = await store.claim("w", broker=BROKER)
         await store.settle([Settlement(head.hold, Resolve()) for head in held])
         await store.apply(Delete(), [letter.id for letter in lot], by="retention")
         assert (await store.operation("op-1"), await store.items("op-1", limit=10)) == before
@@ -362,7 +362,7 @@ class Operating(Ground):
         self, store: Store, clock: ManualClock
     ) -> None:
         await store.add([a_letter()])
-        [head] = await store.claim("w")
+        [head] = await store.claim("w", broker=BROKER)
         other = a_failure("no such customer", error_type="LookupError", at=clock.now())
         await store.settle([Settlement(head.hold, Exhaust(failure=other))])
         [group] = await store.groups()

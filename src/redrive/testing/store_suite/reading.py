@@ -30,7 +30,9 @@ class Reading(Ground):
             'source:"ord*"', "error:ValueError", "kind:timeout",
             "tag:vip", "tag:vip,eu", "-tag:vip", "tag:v*", "-tag:v*", "priority>=2", "priority:1,3", "priority<2",
             "-priority:0", "size>20", "assignee:ann", "-assignee:ann", "assignee:*", "-assignee:*", "worker:w*",
-            "message:message-k3", "-message:message-k3", "transport:kafka", "redrives:0", "retries:3",
+            "message:message-k3", "-message:message-k3", "broker:kafka", "broker:rab*,kaf*", "-broker:kafka",
+            "consumer_group:billing", "-consumer_group:*", "unconfirmed:yes", "unconfirmed:no", "-unconfirmed:yes",
+            "unconfirmed:yes,no", "presumed:yes", "presumed:no", "redrives:0", "retries:3",
             "created>=2026-02-11T12:03:00Z created<2026-02-11T12:08:00Z", "since:5m", "until:5m", "due<=2026-02-12",
             "due<+24h",
             "failed>2026-01-01", "first_failed<2026-01-01", "updated>=2026-02-11T12:00:00Z",
@@ -104,7 +106,9 @@ class Reading(Ground):
         with pytest.raises(LetterNotFoundError, match="no letter has the id"):
             await store.load([a_letter().id, unknown])
 
-    @pytest.mark.parametrize("by", ["state", "source", "error", "tag", "assignee", "group", "kind"])
+    @pytest.mark.parametrize(
+        "by", ["state", "source", "error", "tag", "assignee", "group", "kind", "broker", "consumer_group"]
+    )
     async def test_s29_counts_agree_with_pages(self, store: Store, clock: ManualClock, by: str) -> None:
         await self.a_mixed_lot(store, clock)
         for text in ("", "source:orders", "tag:vip", "-tag:vip", "declined", "priority>=1"):
@@ -124,6 +128,8 @@ class Reading(Ground):
             await store.tally("sorce")
         with pytest.raises(QueryError, match="cannot count by 'priority'"):
             await store.tally("priority")
+        with pytest.raises(QueryError, match="cannot count by 'unconfirmed'"):
+            await store.tally("unconfirmed")
 
     async def test_s30_reading_goes_on_while_much_is_written(self, store: Store) -> None:
         await store.add(letters(50))

@@ -1,10 +1,13 @@
-"""S14 to S21: settling and rescuing."""
+"""S14 to S21, S49 and S50: settling, rescuing and waiting for verdicts."""
 
 from datetime import timedelta
+
+import pytest
 
 from redrive.letters import (
     Hold,
     Kind,
+    LetterHead,
     State,
 )
 from redrive.stores.base import Store
@@ -18,12 +21,12 @@ from redrive.stores.changes import (
     Settlement,
 )
 from redrive.testing.clock import ManualClock
-from redrive.testing.factories import a_failure, a_letter, letters
+from redrive.testing.factories import BROKER, a_failure, a_letter, letters
 from redrive.testing.store_suite.ground import MINUTE, Ground
 
 
 class Settling(Ground):
-    """S14 to S21: settling and rescuing."""
+    """S14 to S21, S49 and S50: settling, rescuing and waiting for verdicts."""
 
     async def test_s14_each_outcome_leads_to_its_state(self, store: Store, clock: ManualClock) -> None:
         outcomes: list[tuple[Outcome, State]] = [
@@ -31,7 +34,7 @@ class Settling(Ground):
             (Park(), State.MANUAL), (Release(), State.PENDING),
         ]  # fmt: skip
         await store.add(letters(len(outcomes)))
-        heads = await store.claim("w")
+        heads = await store.claim("w", broker=BROKER)
         settlements = [Settlement(h.hold, outcome) for h, (outcome, _) in zip(heads, outcomes, strict=True)]
         assert await store.settle(settlements) == [True] * len(outcomes)
         states = [letter.state for letter in await store.load([head.id for head in heads])]
@@ -41,7 +44,7 @@ class Settling(Ground):
         self, store: Store, clock: ManualClock
     ) -> None:
         await store.add([a_letter()])
-        [head] = await store.claim("slow", lease=MINUTE)
+        [head] = await store.claim("slow", broker=BROKER, lease=MINUTE)
         clock.advance(MINUTE)
         before = await store.load([head.id])
         assert await store.settle([Settlement(head.hold, Resolve())]) == [False]
@@ -51,17 +54,17 @@ class Settling(Ground):
         self, store: Store, clock: ManualClock
     ) -> None:
         await store.add([a_letter()])
-        [old] = await store.claim("slow", lease=MINUTE)
+        [old] = await store.claim("slow", broker=BROKER, lease=MINUTE)
         clock.advance(MINUTE)
         await store.rescue(retry_in=timedelta(0))
-        [new] = await store.claim("quick")
+        [new] = await store.claim("quick", broker=BROKER)
         for outcome in (Resolve(), Retry(at=clock.now()), Exhaust(), Park(), Release()):
             assert await store.settle([Settlement(old.hold, outcome)]) == [False]
         assert await store.settle([Settlement(new.hold, Resolve())]) == [True]
 
     async def test_s15_nothing_can_be_finished_twice(self, store: Store) -> None:
         await store.add([a_letter()])
-        [head] = await store.claim("w")
+        [head] = await store.claim("w", broker=BROKER)
         both = [Settlement(head.hold, Resolve()), Settlement(head.hold, Exhaust())]
         assert await store.settle(both) == [True, False]
         assert await store.settle(both) == [False, False]
@@ -73,14 +76,51 @@ class Settling(Ground):
         unclaimed = [Hold(a_letter().id, 0), Hold(a_letter().id, 1), Hold("no such letter", 1)]
         assert await store.settle([Settlement(hold, Resolve()) for hold in unclaimed]) == [False] * 3
 
+    @pytest.mark.parametrize("renewed", [False, True])
+    async def test_s14_a_letter_that_was_sent_is_settled_after_its_lease(
+        self,
+        store: Store,
+        clock: ManualClock,
+        renewed: bool,  # noqa: FBT001
+    ) -> None:
+        outcomes: list[tuple[Outcome, State]] = [
+            (Resolve(), State.RESOLVED), (Retry(at=clock.now()), State.PENDING), (Exhaust(), State.FAILED),
+            (Park(), State.MANUAL), (Release(), State.PENDING),
+        ]  # fmt: skip
+        await store.add(letters(len(outcomes)))
+        heads = await store.claim("w", broker=BROKER)
+        await store.extend([head.hold for head in heads], lease=MINUTE, sent=True)
+        clock.advance(MINUTE)
+        if renewed:
+            await store.overdue(broker=BROKER, lease=MINUTE)
+            clock.advance(MINUTE)
+        assert await store.extend([heads[0].hold], lease=MINUTE) == [False]
+        settlements = [Settlement(h.hold, outcome) for h, (outcome, _) in zip(heads, outcomes, strict=True)]
+        assert await store.settle(settlements) == [True] * len(outcomes)
+        found = await store.load([head.id for head in heads])
+        assert [letter.state for letter in found] == [state for _, state in outcomes]
+        assert await store.settle(settlements) == [False] * len(outcomes)
+
+    async def test_s15_a_sent_letter_that_was_claimed_again_keeps_the_new_claim(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        await store.add([a_letter()])
+        [old] = await store.claim("slow", broker=BROKER)
+        await store.extend([old.hold], lease=MINUTE, sent=True)
+        clock.advance(MINUTE)
+        assert await store.settle([Settlement(old.hold, Retry(at=clock.now()))]) == [True]
+        [new] = await store.claim("quick", broker=BROKER)
+        assert await store.settle([Settlement(old.hold, Resolve())]) == [False]
+        assert await store.settle([Settlement(new.hold, Resolve())]) == [True]
+
     async def test_s16_redrives_are_counted_and_kept(self, store: Store, clock: ManualClock) -> None:
         await store.add([a_letter()])
         for number in (1, 2):
-            [head] = await store.claim(f"w{number}")
+            [head] = await store.claim(f"w{number}", broker=BROKER)
             clock.advance(MINUTE)
             retry = Retry(at=clock.now(), strategy="immediate", detail=f"failure {number}")
             await store.settle([Settlement(head.hold, retry)])
-        [head] = await store.claim("w3")
+        [head] = await store.claim("w3", broker=BROKER)
         await store.settle([Settlement(head.hold, Resolve(presumed=True, strategy="manual"))])
         [letter] = await store.load([head.id])
         assert letter.dlq_retry_count == 3
@@ -92,13 +132,31 @@ class Settling(Ground):
         assert letter.attempts[0].ended_at - letter.attempts[0].started_at == MINUTE
         assert letter.presumed
 
+    async def test_s16_the_result_of_a_retry_is_kept_with_its_attempt(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        await store.add(letters(2))
+        one, two = await store.claim("w", broker=BROKER)
+        await store.settle(
+            [
+                Settlement(one.hold, Retry(at=clock.now(), result="unconfirmed", detail="no verdict")),
+                Settlement(two.hold, Retry(at=clock.now())),
+            ]
+        )
+        found = await store.load([one.id, two.id])
+        assert [attempt.result for letter in found for attempt in letter.attempts] == [
+            "unconfirmed",
+            "failed",
+        ]
+        assert [letter.dlq_retry_count for letter in found] == [1, 1]
+
     async def test_s16_parking_and_releasing_are_not_redrives(self, store: Store, clock: ManualClock) -> None:
         await store.add([a_letter()])
-        [head] = await store.claim("w")
+        [head] = await store.claim("w", broker=BROKER)
         await store.settle([Settlement(head.hold, Release(at=clock.now() + MINUTE))])
-        assert await store.claim("w") == []
+        assert await store.claim("w", broker=BROKER) == []
         clock.advance(MINUTE)
-        [head] = await store.claim("w")
+        [head] = await store.claim("w", broker=BROKER)
         await store.settle([Settlement(head.hold, Park())])
         [letter] = await store.load([head.id])
         assert (letter.dlq_retry_count, letter.attempts) == (0, ())
@@ -130,16 +188,25 @@ class Settling(Ground):
 
     async def test_s18_a_settled_letter_is_held_by_nobody(self, store: Store, clock: ManualClock) -> None:
         await store.add(letters(4))
-        heads = await store.claim("w")
+        heads = await store.claim("w", broker=BROKER)
         await store.extend([head.hold for head in heads], sent=True)
         outcomes: list[Outcome] = [Resolve(), Retry(at=clock.now()), Exhaust(), Park()]
         await store.settle([Settlement(h.hold, o) for h, o in zip(heads, outcomes, strict=True)])
         for letter in await store.load([head.id for head in heads]):
             assert (letter.locked_by, letter.locked_at, letter.lease_until, letter.sent_at) == (None,) * 4
 
+    async def test_s18_a_settled_letter_is_no_longer_unconfirmed(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        await store.add(letters(5))
+        heads = await self.unconfirmed(store, clock)
+        outcomes: list[Outcome] = [Resolve(), Retry(at=clock.now()), Exhaust(), Park(), Release()]
+        await store.settle([Settlement(h.hold, o) for h, o in zip(heads, outcomes, strict=True)])
+        assert not any(letter.unconfirmed for letter in await store.load([head.id for head in heads]))
+
     async def test_s19_a_crash_counts_as_a_redrive(self, store: Store, clock: ManualClock) -> None:
         await store.add([a_letter()])
-        [head] = await store.claim("crashed", lease=MINUTE)
+        [head] = await store.claim("crashed", broker=BROKER, lease=MINUTE)
         assert await store.rescue(retry_in=MINUTE) == []
         clock.advance(MINUTE)
         [rescued] = await store.rescue(retry_in=MINUTE)
@@ -152,12 +219,12 @@ class Settling(Ground):
         self, store: Store, clock: ManualClock
     ) -> None:
         await store.add([a_letter()])
-        await store.claim("crashed", lease=MINUTE)
+        await store.claim("crashed", broker=BROKER, lease=MINUTE)
         clock.advance(MINUTE)
         await store.rescue(retry_in=MINUTE)
-        assert await store.claim("w") == []
+        assert await store.claim("w", broker=BROKER) == []
         clock.advance(MINUTE)
-        assert [head.fence for head in await store.claim("w")] == [2]
+        assert [head.fence for head in await store.claim("w", broker=BROKER)] == [2]
 
     async def test_s20_a_letter_that_keeps_killing_workers_ends_as_failed(
         self, store: Store, clock: ManualClock
@@ -165,34 +232,122 @@ class Settling(Ground):
         await store.add([a_letter()])
         states = []
         for _ in range(5):
-            assert len(await store.claim("doomed", lease=MINUTE)) == 1
+            assert len(await store.claim("doomed", broker=BROKER, lease=MINUTE)) == 1
             clock.advance(MINUTE)
             [rescued] = await store.rescue(retry_in=timedelta(0), max_redrives=5)
             states.append(rescued.state)
         assert states == [State.PENDING] * 4 + [State.FAILED]
         [letter] = await store.load([a_letter().id])
         assert (letter.dlq_retry_count, len(letter.attempts)) == (5, 5)
-        assert await store.claim("w") == []
+        assert await store.claim("w", broker=BROKER) == []
 
     async def test_s20_a_rescue_takes_no_more_than_its_limit_oldest_first(
         self, store: Store, clock: ManualClock
     ) -> None:
         await store.add(letters(3))
         for lease in (3, 1, 2):
-            await store.claim(f"lease-{lease}", limit=1, lease=MINUTE * lease)
+            await store.claim(f"lease-{lease}", broker=BROKER, limit=1, lease=MINUTE * lease)
         clock.advance(MINUTE * 3)
         workers = [r.worker for _ in range(2) for r in await store.rescue(retry_in=MINUTE, limit=2)]
         assert workers == ["lease-1", "lease-2", "lease-3"]
 
-    async def test_s21_a_letter_without_a_verdict_is_presumed_resolved(
+    async def test_s21_a_letter_without_a_verdict_is_never_presumed_by_the_store(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        await store.add(letters(2))
+        sent, crashed = await store.claim("w", broker=BROKER, lease=MINUTE)
+        await store.extend([sent.hold], lease=MINUTE, sent=True)
+        clock.advance(timedelta(days=3))
+        before = await store.load([sent.id])
+        assert [one.id for one in await store.rescue(retry_in=MINUTE)] == [crashed.id]
+        assert await store.rescue(retry_in=MINUTE) == []
+        [letter] = await store.load([sent.id])
+        assert [letter] == before
+        assert (letter.state, letter.presumed, letter.attempts) == (State.PROCESSING, False, ())
+
+    # --- waiting for verdicts ----------------------------------------------------------------------------
+
+    async def unconfirmed(self, store: Store, clock: ManualClock) -> list[LetterHead]:
+        """All due letters, sent, and without a verdict in time."""
+        heads = await store.claim("w", broker=BROKER, limit=100)
+        await store.extend([head.hold for head in heads], lease=MINUTE, sent=True)
+        clock.advance(MINUTE)
+        return await store.overdue(broker=BROKER, lease=MINUTE)
+
+    async def test_s49_a_sent_letter_without_a_verdict_becomes_unconfirmed(
         self, store: Store, clock: ManualClock
     ) -> None:
         await store.add([a_letter()])
-        [head] = await store.claim("w")
+        [head] = await store.claim("w", broker=BROKER)
+        sent_at = clock.now()
         await store.extend([head.hold], lease=timedelta(hours=1), sent=True)
-        clock.advance(timedelta(hours=1))
-        [rescued] = await store.rescue(retry_in=MINUTE)
-        assert rescued.state is State.RESOLVED
-        [letter] = await store.load([head.id])
-        assert (letter.presumed, letter.dlq_retry_count) == (True, 1)
-        assert [attempt.result for attempt in letter.attempts] == ["presumed"]
+        clock.advance(timedelta(hours=1) - timedelta(microseconds=1))
+        assert await store.overdue(broker=BROKER, lease=MINUTE) == []
+        clock.advance(timedelta(microseconds=1))
+        [found] = await store.overdue(broker=BROKER, lease=MINUTE)
+        assert (found.state, found.hold, found.unconfirmed) == (State.PROCESSING, head.hold, True)
+        assert (found.locked_by, found.sent_at) == ("w", sent_at)
+        assert (found.lease_until, found.updated_at) == (clock.now() + MINUTE, clock.now())
+        assert (await store.page()).heads == (found,)
+        assert await store.overdue(broker=BROKER, lease=MINUTE) == []
+        assert await store.extend([found.hold], lease=MINUTE) == [True]
+
+    async def test_s49_overdue_gives_letters_of_its_broker_only(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        await store.add([a_letter(name, broker=name) for name in ("shop", "events")])
+        for name in ("shop", "events"):
+            [head] = await store.claim("w", broker=name)
+            await store.extend([head.hold], lease=MINUTE, sent=True)
+        clock.advance(MINUTE)
+        assert [head.broker for head in await store.overdue(broker="events", lease=MINUTE)] == ["events"]
+        assert await store.overdue(broker="other", lease=MINUTE) == []
+        assert [head.broker for head in await store.overdue(broker="shop", lease=MINUTE)] == ["shop"]
+
+    async def test_s49_overdue_leaves_letters_that_were_not_sent_to_rescue(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        await store.add([a_letter()])
+        await store.claim("w", broker=BROKER, lease=MINUTE)
+        clock.advance(MINUTE)
+        assert await store.overdue(broker=BROKER, lease=MINUTE) == []
+        assert len(await store.rescue(retry_in=MINUTE)) == 1
+
+    async def test_s49_overdue_takes_no_more_than_its_limit_oldest_lease_first(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        await store.add(letters(5))
+        for lease in (3, 1, 2, 2, 1):
+            [head] = await store.claim(f"lease-{lease}", broker=BROKER, limit=1)
+            await store.extend([head.hold], lease=MINUTE * lease, sent=True)
+        clock.advance(MINUTE * 3)
+        first = await store.overdue(broker=BROKER, lease=MINUTE, limit=3)
+        assert [head.locked_by for head in first] == ["lease-1", "lease-1", "lease-2"]
+        assert first[0].id < first[1].id
+        rest = await store.overdue(broker=BROKER, lease=MINUTE, limit=3)
+        assert [head.locked_by for head in rest] == ["lease-2", "lease-3"]
+
+    async def test_s50_the_change_log_says_once_that_a_letter_is_unconfirmed(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        await store.add([a_letter()])
+        [head] = await self.unconfirmed(store, clock)
+        first = clock.now()
+        for _ in range(3):
+            clock.advance(MINUTE)
+            [again] = await store.overdue(broker=BROKER, lease=MINUTE)
+            assert (again.unconfirmed, again.lease_until) == (True, clock.now() + MINUTE)
+        lines = [line for line in await store.journal(head.id) if line.action == "unconfirmed"]
+        assert [(line.actor, line.before, line.after, line.detail, line.at) for line in lines] == [
+            ("rescuer", State.PROCESSING, State.PROCESSING, "", first)
+        ]
+
+    async def test_s50_the_change_log_has_a_line_for_each_redrive_without_a_verdict(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        await store.add([a_letter()])
+        for _ in range(2):
+            [head] = await self.unconfirmed(store, clock)
+            await store.settle([Settlement(head.hold, Retry(at=clock.now(), result="unconfirmed"))])
+        actions = [line.action for line in await store.journal(a_letter().id)]
+        assert actions == ["claim", "sent", "unconfirmed", "retry"] * 2

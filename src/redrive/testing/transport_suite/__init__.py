@@ -22,6 +22,7 @@ from redrive.testing.transport_suite.looking import Looking
 from redrive.testing.transport_suite.making import Making
 from redrive.testing.transport_suite.publishing import Publishing
 from redrive.testing.transport_suite.receiving import Receiving
+from redrive.testing.transport_suite.redriving import Redriving
 from redrive.testing.transport_suite.relay import Relay
 from redrive.testing.transport_suite.releasing import Releasing
 from redrive.testing.transport_suite.restarting import RestartSuite
@@ -29,5 +30,5 @@ from redrive.testing.transport_suite.restarting import RestartSuite
 __all__ = ["Relay", "RestartSuite", "TransportSuite"]
 
 
-class TransportSuite(Receiving, Releasing, DeadLetters, Publishing, Looking, Failing, Making):
+class TransportSuite(Receiving, Releasing, DeadLetters, Publishing, Looking, Failing, Making, Redriving):
     """The whole contract as tests."""

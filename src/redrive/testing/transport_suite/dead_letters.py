@@ -113,7 +113,7 @@ class DeadLetters(Ground):
         assert told.unreadable == ()
         assert (told.reason, told.failure) == ("PoisonMessage", death.letter.failure)
         assert told.origin == msgspec.structs.replace(
-            death.letter.origin, broker=None, dead_letter_source=None
+            death.letter.origin, endpoint=None, dead_letter_source=None
         )
         assert (told.key, told.correlation_id, told.group) == (
             death.letter.key,

@@ -148,6 +148,8 @@ class Failing(Ground):
             lambda: transport.publish([]),
             lambda: transport.depth(source.name),
             lambda: transport.peek(source.name, 1),
+            lambda: transport.taken_until(source.name),
+            lambda: transport.unreachable([]),
             lambda: transport.provision([source]),
             receiver.receive,
             lambda: receiver.release([Release(delivery)]),

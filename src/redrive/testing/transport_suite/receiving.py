@@ -136,7 +136,7 @@ class Receiving(Ground):
     async def test_t2_the_origin_is_the_source(self, transport: Transport, source: Source) -> None:
         await self.fill(transport, source, numbered(2))
         one, other = await self.take(await transport.receiver(source), 2)
-        assert (one.origin.transport, one.origin.source) == (transport.name, source.name)
+        assert (one.origin.transport, one.origin.source) == (transport.kind, source.name)
         assert one.key
         assert one.key != other.key
 

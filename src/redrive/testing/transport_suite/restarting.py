@@ -1,4 +1,4 @@
-"""T8, T10, T14 and T19 where the broker's process ends: what outlives it."""
+"""T8, T10, T14, T19 and T23 where the broker's process ends: what outlives it."""
 
 import asyncio
 from typing import Any
@@ -67,6 +67,21 @@ class RestartSuite(Ground):
         # Else what was given back may come as well: the broker has forgotten that it was.
         if transport.capabilities.delivery_count and self.keeps_settlements:
             assert [delivery.delivery_count for delivery in found] == [2] * 3
+
+    async def test_t23_cluster_id_outlives_the_broker(self, transport: Transport, place: Any) -> None:
+        self.needs(transport.capabilities.survives_restart, "memory of its own")
+        source = await self.make_source(transport)
+        await self.fill(transport, source, [b"x"])
+        receiver = await transport.receiver(source)
+        await self.take(receiver, 1)
+        before = transport.cluster_id
+        assert before
+        await self.restart(place)
+        await self._found_again(receiver, {b"x"})
+        assert transport.cluster_id == before
+        other = await self.open_transport(place)
+        assert other.cluster_id == before
+        await other.close()
 
     async def _found_again(self, receiver: Receiver, wanted: set[bytes]) -> list[Delivery]:
         """What has come when all that is wanted has."""

@@ -86,8 +86,8 @@ class KafkaDelivery(Delivery, msgspec.Struct, metaclass=_Kind, gc=False, eq=Fals
             source=self.place.source,
             partition=partition,
             offset=offset,
-            group=self.place.group,
-            broker=self.place.broker,
+            consumer_group=self.place.group,
+            endpoint=self.place.broker,
         )
 
     @property

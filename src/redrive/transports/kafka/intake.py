@@ -190,8 +190,9 @@ class Intake:
         for _, run in groupby(records, Record.partition if len(self._topics) == 1 else _where):
             some = list(run)
             found.setdefault(_where(some[0]), []).extend(some)
+        unread = {where for where in found if self.holdings.is_unread(where)}
         for where, some in found.items():
-            if self.holdings.is_unread(where):
+            if where in unread:
                 self.holdings.read(self._consumer, where, some[0].offset() or 0)
                 continue
             with self.holdings.lock:
@@ -202,7 +203,8 @@ class Intake:
             if left:
                 self._fetched.setdefault(where, []).extend(left)
         for record in others:
-            self._not_a_record(record)  # the end of a partition lies behind the records that came with it
+            if _where(record) not in unread:  # else its records come again, and the end behind them
+                self._not_a_record(record)  # the end of a partition lies behind the records that came with it
         self._hand_over()
 
     def _not_a_record(self, record: Record) -> None:
@@ -211,7 +213,7 @@ class Intake:
         if error is not None and error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
             with self.holdings.lock:
                 partition = self.holdings.partitions.get(where)
-                if partition is not None:
+                if partition is not None and not self.holdings.is_unread(where):
                     partition.reached(record.offset() or 0)
         else:
             self._heard(error)

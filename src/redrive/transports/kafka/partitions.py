@@ -102,8 +102,11 @@ class Partition:
         self._doubted = self._told = 0
 
     def reached(self, end: int) -> None:
-        """There is no record between the last one that was taken and this offset: markers of transactions at most."""
-        if self._position is not None and end > self._position:
+        """There is no record between the last one that was taken and this offset: markers of transactions at most.
+
+        That is committed even if there never was one: commits show which partitions a group receives, and how far.
+        """
+        if self._position is None or end > self._position:
             self._position = end
             self.is_changed = True
 

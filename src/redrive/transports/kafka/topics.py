@@ -7,11 +7,12 @@ topic never makes it. It writes nothing.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from confluent_kafka import (
     Consumer,
+    ConsumerGroupState,
     KafkaError,
     KafkaException,
     TopicCollection,
@@ -34,6 +35,8 @@ _NOT_YET: Final = (
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
 )
+_WITHOUT_MEMBERS: Final = (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
+Where: TypeAlias = tuple[str, int]  # topic and partition
 
 
 class Topics:
@@ -45,6 +48,7 @@ class Topics:
         self._timeout = url.connect_timeout.total_seconds()
         self._one_try = min(self._timeout, _ONE_TRY)
         self.last_error: KafkaError | None = None
+        self.cluster_id: str | None = None  # known once it was reached
         settings: dict[str, Any] = {**url.client(), "error_cb": self._failed}
         self.admin = AdminClient(settings, logger=log)
         self._known: dict[str, tuple[float, tuple[int, ...]]] = {}
@@ -58,9 +62,10 @@ class Topics:
         """Whether somebody answers; raises what is wrong if not."""
         self.last_error = None
         try:
-            await asyncio.to_thread(self.admin.list_topics, timeout=self._timeout)
+            found = await asyncio.to_thread(self.admin.list_topics, timeout=self._timeout)
         except KafkaException as exception:
             raise self._why(error_of(exception)) from None
+        self.cluster_id = found.cluster_id
 
     def _why(self, error: KafkaError) -> TransportError:
         self.admin.poll(0)  # tells what it has heard: `_failed` is called here, and nowhere else
@@ -89,6 +94,19 @@ class Topics:
         self._known[topic] = (now, numbers)
         return numbers
 
+    async def existing(self, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
+        """Those of these topics that exist now, with their partitions."""
+
+        async def ask(name: str) -> tuple[int, ...]:
+            self.forget(name)
+            with contextlib.suppress(SourceMissingError):
+                return await self.partitions(name)
+            return ()
+
+        asked = list(names)
+        found = await asyncio.gather(*map(ask, asked))
+        return {name: numbers for name, numbers in zip(asked, found, strict=True) if numbers}
+
     def forget(self, topic: str) -> None:
         """It may have changed."""
         self._known.pop(topic, None)
@@ -99,30 +117,65 @@ class Topics:
         last = await self._offsets(topic, numbers, OffsetSpec.latest())  # type: ignore[no-untyped-call]
         return {number: (first[number], last[number]) for number in numbers}
 
-    async def _offsets(self, topic: str, numbers: Sequence[int], spec: OffsetSpec) -> Mapping[int, int]:
+    async def last_offsets(self, topics: Mapping[str, Sequence[int]]) -> dict[Where, int]:
+        """The offset behind the last record of each partition of these topics, open transactions included."""
         found = await asyncio.gather(
-            *(self._offset(TopicPartition(topic, number), spec) for number in numbers)
+            *(self._offsets(topic, numbers, OffsetSpec.latest()) for topic, numbers in topics.items())  # type: ignore[no-untyped-call]
         )
-        return dict(zip(numbers, found, strict=True))
+        return {
+            (topic, number): offset
+            for topic, offsets in zip(topics, found, strict=True)
+            for number, offset in offsets.items()
+        }
 
-    async def _offset(self, place: TopicPartition, spec: OffsetSpec) -> int:
+    async def _offsets(self, topic: str, numbers: Sequence[int], spec: OffsetSpec) -> Mapping[int, int]:
+        if not numbers:
+            return {}
+        places = {TopicPartition(topic, number): spec for number in numbers}
+
         def ask() -> Any:
-            return self.admin.list_offsets({place: spec}, request_timeout=self._one_try)[place]
+            answers = self.admin.list_offsets(places, request_timeout=self._one_try)
+            return asyncio.gather(*(asyncio.wrap_future(answers[place]) for place in places))
 
-        return int((await self._answer(ask, place.topic)).offset)
+        found = await self._answer(ask, topic)
+        return dict(zip(numbers, (int(each.offset) for each in found), strict=True))
 
     async def committed(self, group: str, topic: str, numbers: Sequence[int]) -> dict[int, TopicPartition]:
         """What a group has committed, with its notes; partitions of which it has not are left out."""
-        places = [TopicPartition(topic, number) for number in numbers]
+        found = await self.committed_in(group, {topic: numbers})
+        return {number: place for (_, number), place in found.items()}
+
+    async def committed_in(
+        self, group: str, topics: Mapping[str, Sequence[int]]
+    ) -> dict[Where, TopicPartition]:
+        """The same for several topics, read at one time."""
+        places = [TopicPartition(topic, number) for topic, numbers in topics.items() for number in numbers]
         loop = asyncio.get_running_loop()
-        found = await self._answer(lambda: loop.run_in_executor(None, self._committed, group, places), topic)
-        return {place.partition: place for place in found if place.offset >= 0}
+        found = await self._answer(lambda: loop.run_in_executor(None, self._committed, group, places), group)
+        return {(place.topic, place.partition): place for place in found if place.offset >= 0}
+
+    async def active_groups(self) -> frozenset[str]:
+        """The consumer groups that have members. Groups that this user may not describe are left out."""
+        # Not by describing them: librdkafka may abort the process when a connection is lost meanwhile (its issue 4605).
+        found = await self._answer(
+            lambda: self.admin.list_consumer_groups(request_timeout=self._one_try), "consumer groups"
+        )
+        if found.errors:
+            raise translated(error_of(found.errors[0]))
+        return frozenset(group.group_id for group in found.valid if group.state not in _WITHOUT_MEMBERS)
 
     def _committed(self, group: str, places: list[TopicPartition]) -> list[TopicPartition]:
         # Not by the admin client: librdkafka crashes in it while a coordinator moves (its issue 5040).
         consumer = Consumer({**self._url.consumer(), "group.id": group}, logger=self._log)
         try:
-            return consumer.committed(places, timeout=self._timeout)
+            return consumer.committed(places, timeout=self._one_try)
+        except KafkaException:
+            # A group that this user may not use has no coordinator, and librdkafka waits for one. The poll says why.
+            heard = consumer.poll(0)
+            error = None if heard is None else heard.error()
+            if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                raise KafkaException(error) from None
+            raise
         finally:
             consumer.close()
 

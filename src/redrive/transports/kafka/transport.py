@@ -6,17 +6,15 @@ no verb of a closed transport does anything.
 """
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from redrive.clock import Clock
 from redrive.errors import (
     FormatError,
     SettingsError,
-    SourceMissingError,
     TransportClosedError,
 )
 from redrive.letters import Message
@@ -24,6 +22,7 @@ from redrive.transports.base import Capabilities, Outcomes, Publication, Source
 from redrive.transports.kafka import looking
 from redrive.transports.kafka.copies import Writer
 from redrive.transports.kafka.delivery import NAME
+from redrive.transports.kafka.groups import Groups
 from redrive.transports.kafka.headers import Outgoing, message_of, outgoing, pairs_of
 from redrive.transports.kafka.names import retries_of, retry_topics
 from redrive.transports.kafka.publisher import Publisher
@@ -45,41 +44,58 @@ _LIBRDKAFKA.addHandler(logging.NullHandler())  # heard by who listens, not by wh
 _CLOSED: Final = "the transport was closed"
 
 
+class _Clients(NamedTuple):
+    """What an open transport speaks to the cluster by."""
+
+    topics: Topics
+    publisher: Publisher
+    groups: Groups
+
+
 class KafkaTransport:
     """A Kafka cluster."""
 
-    name: str = NAME
+    kind: str = NAME
 
     def __init__(self, url: str, clock: Clock, *, on_event: Tell = _TO_LOG) -> None:
         self._url = parse_url(url)
-        self.capabilities = Capabilities(partitions=True, delivery_count=self._url.counts)
+        self.capabilities = Capabilities(partitions=True, broadcast=True, delivery_count=self._url.counts)
         self._clock = clock
         self._tell = on_event
-        self._topics: Topics | None = None
-        self._publisher: Publisher | None = None
+        self._clients: _Clients | None = None
         self._receivers: list[KafkaReceiver] = []
         self._is_closed = False
 
     def __repr__(self) -> str:
         return f"KafkaTransport({self._url.place!r})"
 
+    @property
+    def endpoint(self) -> str:
+        """The brokers of the URL, without credentials."""
+        return self._url.place
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The id that the cluster was formatted with; None before it is open."""
+        return None if self._clients is None else self._clients.topics.cluster_id
+
     async def open(self) -> None:
         """Connect; raises a `TransportError` that says what to do if that cannot be."""
         if self._is_closed:
             raise TransportClosedError(_CLOSED)
-        if self._topics is not None:
+        if self._clients is not None:
             return
         topics = Topics(self._url, _LIBRDKAFKA)
         await topics.reach()
-        self._topics = topics
-        self._publisher = Publisher(self._url, topics, _LIBRDKAFKA)
+        publisher = Publisher(self._url, topics, _LIBRDKAFKA)
+        self._clients = _Clients(topics, publisher, Groups(topics, self._clock))
 
     async def close(self) -> None:
         """Let go of everything; receivers are closed first."""
         self._is_closed = True
         await asyncio.gather(*(receiver.close() for receiver in self._receivers))
-        if self._publisher is not None:
-            await self._publisher.close()
+        if self._clients is not None:
+            await self._clients.publisher.close()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -92,7 +108,7 @@ class KafkaTransport:
 
     async def receiver(self, source: Source) -> KafkaReceiver:
         """The deliveries of a topic; raises `SourceMissingError` if it does not exist."""
-        topics, publisher = self._opened()
+        topics, publisher, _ = self._opened()
         _check(source)
         await topics.partitions(source.name)
         group = self._url.group_of(source.name, source.group)
@@ -109,16 +125,12 @@ class KafkaTransport:
 
     async def _retries(self, topics: Topics, source: Source) -> dict[str, timedelta]:
         """The retry topics of a source that there are."""
-        found: dict[str, timedelta] = {}
-        for topic, step in retry_topics(source).items() if self._url.retry == "topics" else ():
-            with contextlib.suppress(SourceMissingError):
-                await topics.partitions(topic)
-                found[topic] = step
-        return found
+        steps = retry_topics(source) if self._url.retry == "topics" else {}
+        return {topic: steps[topic] for topic in await topics.existing(steps)}
 
     async def publish(self, publications: Sequence[Publication]) -> Outcomes:
         """Send, and return when all replicas in sync have them."""
-        _, publisher = self._opened()
+        publisher = self._opened().publisher
         going, outcomes = written(publications, _outgoing)
         for place, outcome in zip(going, await publisher.publish(list(going.values())), strict=True):
             outcomes[place] = outcome
@@ -128,7 +140,7 @@ class KafkaTransport:
 
     async def depth(self, source: str) -> int:
         """How many records wait for the group of this topic."""
-        topics, _ = self._opened()
+        topics = self._opened().topics
         found = await looking.waiting(topics, self._group_of(source), source)
         total = sum(seen.total for seen in found.values())
         for receiver in self._receivers:
@@ -139,12 +151,21 @@ class KafkaTransport:
 
     async def peek(self, source: str, count: int) -> Sequence[Message]:
         """The first records that wait, which stay where they are."""
-        topics, _ = self._opened()
+        topics = self._opened().topics
         found = await looking.waiting(topics, self._group_of(source), source)
         if count < 1:
             return []
         records = await asyncio.to_thread(looking.first_records, self._url, source, found, count, _LIBRDKAFKA)
         return [message_of(record, pairs_of(record)) for record in records]
+
+    async def taken_until(self, source: str, group: str = "") -> timedelta | None:
+        """T24. Without a group it cannot be said: every group takes each record for itself."""
+        groups = self._opened().groups
+        return await groups.taken_until(source, group) if group else None
+
+    async def unreachable(self, consumers: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], str]:
+        """T25. A group that nothing consumes in the name of never gets to a record."""
+        return await self._opened().groups.unreachable(consumers)
 
     def _group_of(self, source: str) -> str:
         """The group by which this topic is received here; else the one that it would be received by."""
@@ -155,14 +176,14 @@ class KafkaTransport:
 
     async def provision(self, sources: Sequence[Source]) -> None:
         """Make what is missing for these sources; what exists is left as it is."""
-        topics, _ = self._opened()
+        topics = self._opened().topics
         from redrive.transports.kafka.topology import wanted  # noqa: PLC0415  # only who provisions needs it
 
         await self._make(topics, wanted(sources, retries_of(sources, self._url)))
 
     async def ensure_queue(self, name: str) -> None:
         """Make a plain topic, unless there is one of this name."""
-        topics, _ = self._opened()
+        topics = self._opened().topics
         from redrive.transports.kafka.topology import plain_topics  # noqa: PLC0415
 
         await self._make(topics, plain_topics([name]))
@@ -176,12 +197,12 @@ class KafkaTransport:
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    def _opened(self) -> tuple[Topics, Publisher]:
+    def _opened(self) -> _Clients:
         if self._is_closed:
             raise TransportClosedError(_CLOSED)
-        if self._topics is None or self._publisher is None:
+        if self._clients is None:
             raise TransportClosedError("the transport is not open yet; use it by async with")
-        return self._topics, self._publisher
+        return self._clients
 
 
 def _outgoing(publication: Publication) -> Outgoing:

@@ -55,7 +55,7 @@ class BrokerUrl(msgspec.Struct, frozen=True, kw_only=True):
 
     def group_of(self, source: str, group: str | None) -> str:
         """The consumer group of a source. One of its own where none is named: sources then do not disturb others."""
-        return group or self.group or f"redrive.{source}"
+        return group or self.group or default_group(source)
 
     def __repr__(self) -> str:
         return f"BrokerUrl({self.place!r}, user={self.user!r})"
@@ -119,6 +119,11 @@ class BrokerUrl(msgspec.Struct, frozen=True, kw_only=True):
             "acks": "all",
             "enable.idempotence": True,
         }
+
+
+def default_group(source: str) -> str:
+    """The consumer group of a source where neither the source nor the URL names one."""
+    return f"redrive.{source}"
 
 
 def parse_url(url: str) -> BrokerUrl:

@@ -107,7 +107,8 @@ class Listener(Protocol):
 class MemoryBroker:
     """Named queues that transports meet on, and the ways a test can trouble them."""
 
-    def __init__(self) -> None:
+    def __init__(self, cluster_id: str = "memory") -> None:
+        self.cluster_id = cluster_id
         self._queues: dict[str, Queue] = {}
         self._refused: dict[str, str] = {}
         self._receivers: dict[Listener, None] = {}  # in order: what repeats must wake in the same one

@@ -147,6 +147,11 @@ class MemoryReceiver:
 
     # --- what the broker and deliveries ask for -----------------------------------------------------------
 
+    @property
+    def unsettled(self) -> int:
+        """How many deliveries are out."""
+        return len(self._out)
+
     def holds(self, delivery: Delivery) -> bool:
         """Whether this delivery is out and unsettled."""
         return delivery in self._out

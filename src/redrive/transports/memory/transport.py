@@ -4,7 +4,8 @@ A connection to it: it makes queues, sends, looks, and opens receivers. The rule
 anything.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Self
 
 from redrive.clock import Clock
@@ -24,7 +25,7 @@ from redrive.transports.memory.receiver import NAME, MemoryReceiver
 class MemoryTransport:
     """A connection to a broker in memory; without one, to a broker of its own."""
 
-    name: str = NAME
+    kind: str = NAME
     capabilities: Capabilities = Capabilities(survives_restart=False)
 
     def __init__(self, clock: Clock, broker: MemoryBroker | None = None) -> None:
@@ -32,6 +33,16 @@ class MemoryTransport:
         self._clock = clock
         self._receivers: list[MemoryReceiver] = []
         self._open = self._closed = False
+
+    @property
+    def endpoint(self) -> str:
+        """There is no address: the broker is in this process."""
+        return "memory:"
+
+    @property
+    def cluster_id(self) -> str:
+        """T23."""
+        return self.broker.cluster_id
 
     async def open(self) -> None:
         """Connect."""
@@ -77,6 +88,17 @@ class MemoryTransport:
         """T18."""
         self._check_open()
         return [entry.message for entry in self.broker.queue(source).first(count)]
+
+    async def taken_until(self, source: str, group: str = "") -> timedelta | None:  # noqa: ARG002  it has no groups
+        """T24. Everything that was sent was taken once nothing waits, now or for later."""
+        self._check_open()
+        queue = self.broker.queue(source)
+        return self._clock.monotonic() if not queue.depth() and queue.next_due() is None else None
+
+    async def unreachable(self, consumers: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], str]:  # noqa: ARG002
+        """T25. A queue keeps what is sent to it until somebody consumes it."""
+        self._check_open()
+        return {}
 
     async def provision(self, sources: Sequence[Source]) -> None:
         """Make the queues and those of their dead letters."""

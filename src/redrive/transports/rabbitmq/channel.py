@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound=m.Method)
 CLOSED: Final = "the connection was closed"
+_ENDED: Final = "the channel was closed"
 AFTER_A_TIMEOUT: Final = (
     "its unacknowledged messages are delivered again. Limit the time that the handler may take, or raise the consumer "
     "timeout of the broker"
@@ -72,6 +73,7 @@ class Channel:
         self.on_end: Callable[[TransportError], None] = _ignore
         self._questions: deque[tuple[tuple[str, ...], asyncio.Future[MethodReceived]]] = deque()
         self._closing = False
+        self._crossed = False  # the broker has closed it while our own close was under way
 
     async def __aenter__(self) -> Self:
         await self.call(m.ChannelOpen())
@@ -126,24 +128,29 @@ class Channel:
         if self.error is not None or self._closing:
             return
         self._closing = True
+        self._fail_questions(TransportClosedError(_ENDED))  # a peer that closes does not read other answers
         try:
             await self.ask(m.ChannelClose())
         except TransportError:
             pass  # it is over either way
         else:
-            self.end(TransportClosedError("the channel was closed"))
+            self.end(TransportClosedError(_ENDED))
 
     # --- what the link tells ---------------------------------------------------------------------------------
 
     def received(self, event: MethodReceived) -> None:
         """A method has come on this channel, with its content."""
         method, content = event.method, event.content
-        if self._questions and method.wire_name() in self._questions[0][0]:
+        if self._crossed:  # both sides have closed it: our own close is answered last
+            if isinstance(method, m.ChannelCloseOk):
+                self.link.forget(self.number)
+        elif self._questions and method.wire_name() in self._questions[0][0]:
             _, answer = self._questions.popleft()
             if not answer.done():
                 answer.set_result(event)
         elif isinstance(method, m.ChannelClose):
             self.link.write(self.link.connection.send(m.ChannelCloseOk(), self.number))
+            self._crossed = self._closing
             self.end(refusal(method.reply_code, method.reply_text))
         elif isinstance(method, m.BasicDeliver) and content is not None:
             # One that did not fit a single frame: from here on it looks like the others.
@@ -160,12 +167,16 @@ class Channel:
         if self.error is not None:
             return
         self.error = error
-        self.link.forget(self.number)
+        if not self._crossed:
+            self.link.forget(self.number)
+        self._fail_questions(error)
+        self.on_end(error)
+
+    def _fail_questions(self, error: TransportError) -> None:
         questions, self._questions = self._questions, deque()
         for _, answer in questions:
             if not answer.done():
                 answer.set_exception(error)
-        self.on_end(error)
 
 
 def _ignore(*_: object) -> None:

@@ -30,7 +30,7 @@ _SHORTENED: Final = {"redrive-description": slice(0, 512), "redrive-stack": slic
 # What a dead letter has to tell, whatever else does not fit.
 _KEPT_LONGEST: Final = (
     "redrive-reason", "redrive-source", "redrive-transport", "redrive-failed-at", "redrive-error-type",
-    "redrive-key", "redrive-correlation-id", "redrive-exchange", "redrive-routing-key",
+    "redrive-key", "redrive-correlation-id", "redrive-origin-exchange", "redrive-origin-routing-key",
 )  # fmt: skip
 
 

@@ -14,14 +14,14 @@ from redrive.letters import Headers, Message, Origin
 from redrive.letters.headers import pack
 from redrive.letters.redrive import ID, Redrive, redrive_of
 from redrive.transports.base import Delivery
-from redrive.transports.rabbitmq.envelope import DEATH, Unsealed, unseal
+from redrive.transports.rabbitmq.envelope import DEATH, OURS, Unsealed, unseal
 from redrive.transports.rabbitmq.message import to_message
 
 if TYPE_CHECKING:
     from redrive.transports.rabbitmq.subscription import Subscription
 
 NAME = "rabbitmq"
-_REDRIVE_ID = ID.encode()
+_REDRIVE_ID, _OURS = ID.encode(), OURS.encode()
 _HEADER_SIZE = 12  # octets of a content header in front of the properties
 
 
@@ -99,6 +99,21 @@ class RabbitDelivery(Delivery):
         return redrive_of(self.message.headers) if _REDRIVE_ID in self._header else None
 
     @property
+    def is_for_another_group(self) -> bool:
+        """No: all consumers of a queue are one consumer."""
+        return False
+
+    @property
+    def handler_message(self) -> Message:
+        """The message as a handler sees it; most have no header of a redrive, which a look at the octets tells."""
+        return super().handler_message if _OURS in self._header else self.message
+
+    @property
+    def has_exact_key(self) -> bool:
+        """No: equal messages share their key."""
+        return False
+
+    @property
     def route(self) -> tuple[str, str]:
         """The exchange and the routing key that its producer used."""
         return self.unsealed.route(*parse_route(self._method))
@@ -126,7 +141,7 @@ class RabbitDelivery(Delivery):
             source=self.subscription.source.name,
             exchange=exchange,
             routing_key=key,
-            broker=self.subscription.place,
+            endpoint=self.subscription.place,
         )
 
     @property

@@ -36,6 +36,7 @@ class Lifeline:
         self.url = url
         self.on_link: Callable[[Link], Awaitable[None]] = _nothing
         self.lost_because: TransportError | None = None
+        self.cluster_name: str | None = None  # as the broker of the last connection announced it
         self._title = title
         self._clock = clock
         self._tell = tell
@@ -98,9 +99,13 @@ class Lifeline:
             await self.on_link(link)
         except RedriveError as error:
             self._tell(f"{endpoint}: not everything could be made again", error)
+        except BaseException:
+            link.abort()
+            raise
         if link.error is not None:
             raise link.error
         self._link = link
+        self.cluster_name = link.cluster_name
         self._arrived.set()
 
     def _blocked(self, reason: str | None) -> None:

@@ -125,6 +125,14 @@ class Link(asyncio.Protocol):
         """Whether it is redrive's own broker."""
         return is_embedded(self.server_properties)
 
+    @property
+    def cluster_name(self) -> str | None:
+        """What the broker calls its cluster; None if it does not say."""
+        name = self.server_properties.get("cluster_name")
+        if isinstance(name, bytes):
+            name = name.decode("utf-8", "replace")
+        return str(name) if name else None
+
     @contextlib.asynccontextmanager
     async def channel(self) -> AsyncIterator[Channel]:
         """A channel, open inside the block."""

@@ -56,18 +56,11 @@ class Limits:
             self._found = None
             with contextlib.suppress(TransportError):
                 self._found = await management.look(self._at, link.url.vhost, link.url.user)
-            names = (
-                {self._found.cluster, _text(link.server_properties, "cluster_name")} if self._found else set()
-            )
-            if len(names - {None, ""}) > 1:
+            names = {self._found.cluster, link.cluster_name} if self._found else set()
+            if len(names - {None}) > 1:
                 self._found = None  # it belongs to another broker
             self._asked_at = now
         return self._found
-
-
-def _text(properties: dict[str, object], name: str) -> str:
-    value = properties.get(name)
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
 
 
 class _Seen(NamedTuple):

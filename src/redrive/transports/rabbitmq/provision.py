@@ -74,7 +74,7 @@ async def look(link: Link, topology: Topology, at: ManagementUrl, *, guessed: bo
     about: dict[str, Any] = {"counts": link.counts, "is_embedded": is_embedded(link.server_properties)}
     try:
         found = await management.look(at, link.url.vhost, link.url.user)
-        _check_same(found, at, _text(link.server_properties.get("cluster_name")))
+        _check_same(found, at, link.cluster_name)
     except TransportError as error:
         if not guessed:
             raise
@@ -105,7 +105,7 @@ async def _with_depths(open_channel: OpenChannel, found: Found, topology: Topolo
     return msgspec.structs.replace(found, queues=queues)
 
 
-def _check_same(found: Found, at: ManagementUrl, cluster: str) -> None:
+def _check_same(found: Found, at: ManagementUrl, cluster: str | None) -> None:
     """Where two brokers run on a host, the usual port belongs to one of them only."""
     if cluster and found.cluster and cluster != found.cluster:
         raise TransportError(

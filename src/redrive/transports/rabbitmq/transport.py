@@ -8,10 +8,11 @@ closed transport does anything.
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
+from urllib.parse import quote
 
 from redrive.amqp import methods as m
 from redrive.clock import Clock
@@ -23,6 +24,7 @@ from redrive.errors import (
 from redrive.letters import Message
 from redrive.rules.durations import format_duration
 from redrive.transports.base import Capabilities, Outcomes, Publication, Source
+from redrive.transports.rabbitmq.backlog import Backlogs
 from redrive.transports.rabbitmq.delivery import NAME
 from redrive.transports.rabbitmq.envelope import seal_publication
 from redrive.transports.rabbitmq.lifeline import Lifeline
@@ -45,7 +47,7 @@ _CLOSED: Final = "the transport was closed"
 class RabbitTransport:
     """RabbitMQ, or the embedded broker."""
 
-    name = NAME
+    kind = NAME
     capabilities = Capabilities(native_dead_letter=True)
 
     def __init__(
@@ -70,11 +72,23 @@ class RabbitTransport:
         self._provisioned: list[Source] = []
         self._ensured: dict[str, None] = {}  # names of plain queues, in the order they were asked for
         self._peeks = Peeks()
+        self._backlogs = Backlogs(clock)
         self._viewer: Viewer | None = None
         self._is_closed = False
 
     def __repr__(self) -> str:
         return f"RabbitTransport({self._url.place!r})"
+
+    @property
+    def endpoint(self) -> str:
+        """The broker's URL without credentials."""
+        return self._url.place
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The cluster's name and the virtual host, which is percent-encoded; None if the broker announces no name."""
+        name = None if self._receiving is None else self._receiving.cluster_name
+        return f"{name}/{quote(self._url.vhost, safe='')}" if name else None
 
     async def open(self) -> None:
         """Connect; raises a `TransportError` that says what to do if that cannot be."""
@@ -142,6 +156,22 @@ class RabbitTransport:
         if self._viewer is None:
             self._viewer = self._new_viewer(publisher)
         return await self._viewer.peek(await self._link(), source, count)
+
+    async def taken_until(self, source: str, group: str = "") -> timedelta | None:  # noqa: ARG002  it has no groups
+        """The moment before which everything sent to this queue was taken; None: not known, or no such queue.
+
+        Messages that are out with a consumer cannot be seen over AMQP: they count as taken. Those that the queue itself
+        holds back for a delayed retry cannot be seen either, so nothing is said of queues that were provisioned so.
+        """
+        link = await self._link()
+        if any(each.delayed_retry for each in self._provisioned if each.name == source):
+            return None
+        return await self._backlogs.taken_until(link, source)
+
+    async def unreachable(self, consumers: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], str]:  # noqa: ARG002
+        """None of them: a queue keeps what is sent to it, and a publish to a queue that does not exist fails."""
+        self._check_open()
+        return {}
 
     def _new_viewer(self, publisher: Publisher) -> "Viewer":
         from redrive.transports.rabbitmq.looking import Limits, Viewer  # noqa: PLC0415  # only who looks needs it

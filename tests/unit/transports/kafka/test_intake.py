@@ -113,6 +113,23 @@ def test_what_a_note_calls_done_does_not_reach_the_taker_and_everything_else_doe
     ]
 
 
+def test_end_of_a_partition_does_not_count_for_records_that_come_again(
+    intake: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else they would be committed before they were handed out."""
+    where = ("orders", 0)
+    end = Record(topic="orders", partition=0, offset=2, error=KafkaError(KafkaError._PARTITION_EOF))
+    records = [Record(topic="orders", partition=0, offset=offset, value=b"x") for offset in range(2)]
+    partition = Partition("orders", 0, None)
+    monkeypatch.setattr(intake.holdings, "_unread", {where})
+    monkeypatch.setattr(intake.holdings, "read", lambda *_: intake.holdings._unread.discard(where))
+
+    assert given_by(intake, TOPICS[:1], {where: partition}, [[end], [*records, end]]) == {}
+    assert partition.mark is None
+    assert len(given_by(intake, TOPICS[:1], {where: partition}, [[*records, end]])[where]) == 2
+    assert partition.mark == 0
+
+
 class Out(NamedTuple):
     """A record that is out."""
 

@@ -4,7 +4,7 @@ from hypothesis import given, strategies as st
 
 from redrive.transports.kafka import commits
 from redrive.transports.kafka.commits import DONE, Note, Run
-from redrive.transports.kafka.partitions import Partition
+from redrive.transports.kafka.partitions import Mark, Partition
 
 offsets_with_gaps = st.lists(st.integers(1, 3), min_size=1, max_size=60).map(
     lambda steps: [100 + sum(steps[: at + 1]) for at in range(len(steps))]
@@ -126,6 +126,15 @@ def test_markers_of_transactions_do_not_wait() -> None:
     partition.reached(103)
     partition.settle([100, 101])
     assert partition.mark == 103
+
+
+def test_partition_without_records_is_committed_at_its_end() -> None:
+    partition = Partition("orders", 0, None)
+    partition.reached(7)
+    assert (partition.is_changed, partition.claim(0)) == (True, Mark(7, (), 7))
+    partition.take([7])
+    partition.settle([7])
+    assert partition.mark == 8
 
 
 def test_nothing_is_known_of_a_partition_before_its_first_record() -> None:
