@@ -1,5 +1,6 @@
 """Run many seeds, in one process or in several, and add up what happened in them."""
 
+import gc
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -75,9 +76,17 @@ def totals_of(seeds: range, jobs: int) -> Iterator[Iterator[Totals]]:
 
 
 def _run(seeds: range) -> Totals:
+    """Run some seeds with one garbage collection at the end: during them it would take a quarter of the time."""
     began = time.process_time()
     totals = Totals()
-    for seed in seeds:
-        totals.add(simulate(seed))
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        for seed in seeds:
+            totals.add(simulate(seed))
+    finally:
+        if was_enabled:
+            gc.enable()
+        gc.collect()
     totals.cpu = time.process_time() - began
     return totals
