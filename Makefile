@@ -8,6 +8,7 @@ NAME   ?=
 # Tests wait for servers more than they compute: two at a time for each core.
 WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2))
 ARGS   ?=
+MINUTES ?= 60
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo test test-pythons soak check format bench clean
@@ -35,8 +36,8 @@ test: $(READY)   ## run all tests (ARGS='-k name' to choose)
 test-pythons:    ## run the unit tests on each Python from 3.11 on that is found (PYTHONS='python3.12')
 	scripts/test-pythons $(ARGS) -- $(PYTHONS)
 
-soak: $(READY)   ## repeat the long tests at full size, for about an hour (ARGS='-k kill' to choose)
-	REDRIVE_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m soak --timeout 3600 $(ARGS)
+soak: $(READY)   ## repeat the long tests with fresh seeds (MINUTES=60; ARGS='--only simulation --full')
+	$(BIN)/python scripts/soak.py --minutes $(MINUTES) $(ARGS)
 
 check: $(READY)  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff format --check .

@@ -274,7 +274,7 @@ async def at_rest(url: str, count: int) -> PostgresStore:
 async def names(connection: Any, table: str, without: tuple[str, ...]) -> str:
     rows = await connection.fetch(
         "SELECT quote_ident(attname) FROM pg_attribute WHERE attrelid = $1::text::regclass AND attnum > 0"
-        " AND attname <> ALL($2::text[])",
+        " AND NOT attisdropped AND attname <> ALL($2::text[])",
         table,
         list(without),
     )

@@ -114,7 +114,7 @@ class Story:
 @pytest.mark.soak
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_a_killed_broker_loses_no_confirmed_message(tmp_path: Path, shard: int) -> None:
-    chance = random.Random(shard)
+    chance = random.Random(soak.seed(shard))
     story = Story()
     for _ in range(KILLS // SHARDS):
         broker = Process(tmp_path / "data")
@@ -130,6 +130,7 @@ def test_a_killed_broker_loses_no_confirmed_message(tmp_path: Path, shard: int) 
     finally:
         broker.kill()
     lost = story.confirmed - story.delivered - left
+    soak.report(kills=KILLS // SHARDS, acknowledged=len(story.confirmed), lost=len(lost))
     assert not lost, f"{len(lost)} of {len(story.confirmed)} confirmed messages are lost"
     assert story.confirmed, "nothing was ever confirmed: the test has tested nothing"
 

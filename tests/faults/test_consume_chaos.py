@@ -112,12 +112,15 @@ async def run(url: str, queue_type: str, count: int, seed: int) -> dict[str, obj
         left = await outside.depth("orders")
     dead = await drain(url, "orders.dlq")
     numbers = {number for number, _ in dead}
+    lost = sorted(set(range(count)) - set(processed) - numbers)
+    twice = sum(processed.values()) - len(processed)
+    soak.report(acknowledged=count, lost=len(lost), duplicated=twice)
     return {
         "published": count,
         "processed": len(processed),
         "dead": len(numbers),
-        "lost": sorted(set(range(count)) - set(processed) - numbers)[:20],
-        "handled twice": sum(processed.values()) - len(processed),
+        "lost": lost[:20],
+        "handled twice": twice,
         "dead twice": len(dead) - len(numbers),
         "left in the queue": left,
         "both": len(set(processed) & numbers),
@@ -135,7 +138,7 @@ async def test_a_network_that_cuts_loses_no_message(
 ) -> None:
     # In CI just enough that the network cuts several connections.
     count = soak.count(100_000 if queue_type == "quorum" else 30_000, in_ci=20_000)
-    result = await run(rabbitmq.amqp_url, queue_type, count, seed=20)
+    result = await run(rabbitmq.amqp_url, queue_type, count, soak.seed(20))
     with capsys.disabled():
         print(f"\nchaos, {queue_type} queue: {json.dumps(result)}")  # noqa: T201  that is how it tells
     assert result["lost"] == []

@@ -104,7 +104,7 @@ def check(path: Path, told: Told) -> int:
 @pytest.mark.soak
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_a_killed_journal_has_everything_it_acknowledged_and_nothing_else(tmp_path: Path, shard: int) -> None:
-    chance = random.Random(shard)
+    chance = random.Random(soak.seed(shard))
     told = Told()
     path = tmp_path / "journal"
     found = 0
@@ -113,6 +113,7 @@ def test_a_killed_journal_has_everything_it_acknowledged_and_nothing_else(tmp_pa
             path, shard * KILLS + kill, told, chance.choice([0.0, 0.01, 0.05, 0.2]) * chance.random()
         )
         found += check(path, told)
+    soak.report(kills=KILLS // SHARDS, acknowledged=len(told.published))
     assert found
     assert told.settled
     assert min(file.name for file in path.glob("*.journal")) > "000000000001", "nothing was ever deleted"

@@ -422,7 +422,7 @@ def in_dead_letter_queues(url: str) -> Counter[Place]:
 
 def kill_under_load(world: World) -> tuple[Publishers, dict[str, Any]]:
     """Kill at random while messages are published, then wait until everything has come to rest."""
-    chance = random.Random(200)
+    chance = random.Random(soak.seed(200))
     victims = list(itertools.islice(itertools.cycle(VICTIMS), KILLS))
     chance.shuffle(victims)
     publishers = Publishers(world.broker.amqp_url)
@@ -514,6 +514,12 @@ def check(
         "poison": sum(head.error_type == "PoisonMessage" for head in letters),
         "in dead-letter queues": in_queues.total(),
     }
+    soak.report(
+        kills=KILLS,
+        acknowledged=len(publishers.confirmed),
+        lost=len(lost),
+        duplicated=figures["handled more than once"],
+    )
     print(f"\nkills under load: {json.dumps(figures)}")  # noqa: T201  the figures are the result
     unsettled = [head for head in letters if head.state in UNSETTLED]
     assert not figures["not at rest"], f"not at rest after {PATIENCE:g} s, for example {unsettled[:3]}"

@@ -92,10 +92,11 @@ def a_killed_child(url: str, name: str) -> Iterator[tuple["subprocess.Popen[byte
 
 
 def race_again_and_again(url: str, rounds: int) -> None:
-    chance, told = random.Random(rounds), Told()
+    chance, told = random.Random(soak.seed(rounds)), Told()
     for number in range(rounds):
         race_and_kill(url, number, told, chance)
         told.check(asyncio.run(recalled(url)))
+    soak.report(kills=told.kills, acknowledged=len(told.lines))
     writers = {line.partition("/")[0] for line in told.lines.values()}
     assert len(writers) == 2 * rounds, "somebody never wrote"
 

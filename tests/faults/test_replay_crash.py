@@ -80,7 +80,7 @@ async def sent(url: str) -> Counter[str]:
 def test_a_replay_killed_again_and_again_sends_all_and_repeats_at_most_a_batch_for_each_kill(
     broker_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, chance = tmp_path / "letters.db", random.Random(50)
+    path, chance = tmp_path / "letters.db", random.Random(soak.seed(50))
     name = asyncio.run(prepare(path, broker_url))
     kills = 0
     for _ in range(KILLS):
@@ -102,6 +102,7 @@ def test_a_replay_killed_again_and_again_sends_all_and_repeats_at_most_a_batch_f
 
     copies, marks, state, recorded = asyncio.run(look())
     twice = copies.total() - COUNT
+    soak.report(kills=kills, acknowledged=COUNT, lost=COUNT - len(copies), duplicated=twice)
     with capsys.disabled():
         print(f"\nreplay killed {kills} times: {COUNT} letters, {twice} sent twice, batches of {BATCH}")  # noqa: T201
     assert kills >= 0.6 * KILLS, "it was too quick to be killed"

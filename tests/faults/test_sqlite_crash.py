@@ -121,14 +121,15 @@ async def check(path: Path, told: Told) -> int:
 @pytest.mark.soak
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_a_killed_process_loses_nothing_it_acknowledged(tmp_path: Path, shard: int) -> None:
-    chance = random.Random(shard)
+    chance = random.Random(soak.seed(shard))
     path = tmp_path / "redrive.db"
     told = Told()
     for kill in range(KILLS // SHARDS):
-        run_and_kill(path, seed=shard * 1000 + kill, told=told, life=chance.random() ** 2 * 0.15)
+        run_and_kill(path, seed=chance.randrange(2**31), told=told, life=chance.random() ** 2 * 0.15)
         if kill % 5 == 4:
             asyncio.run(check(path, told))
     count = asyncio.run(check(path, told))
+    soak.report(kills=KILLS // SHARDS, acknowledged=len(told.added))
     assert count >= len(told.added) > 0
     assert told.state, "no letter was ever settled: the load was not mixed"
 

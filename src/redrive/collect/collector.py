@@ -204,6 +204,8 @@ class Collector:
         }
         heads += await self._heads("correlation", sorted(traces))
         open_ids = [head.id for head in heads if head.state in _OPEN and head.broker == self._broker]
+        if not open_ids and _are_distinct(fresh):
+            return fresh
         by_key: dict[tuple[str, bytes | None], set[str]] = {}
         by_message: dict[tuple[str, str | None, str | None, bytes | None], set[str]] = {}
         for letter in await load_those_there(self._store, open_ids):
@@ -362,6 +364,13 @@ def _separate(one: Read[Parsed], redrive: Redrive, other: DeadLetter | None, *, 
         prior_redrives=redrive.attempt if counts else 0,
     )
     return Read(one.delivery, one.value._replace(letter=changed))
+
+
+def _are_distinct(fresh: Sequence[Read[Parsed]]) -> bool:
+    """Whether no two of them have a key or a message id in common."""
+    keys = {one.value.letter.key for one in fresh}
+    named = [message_id for one in fresh if (message_id := one.value.letter.message_id)]
+    return len(keys) == len(fresh) and len(set(named)) == len(named)
 
 
 def _key_of(letter: DeadLetter) -> tuple[str, bytes | None]:

@@ -364,7 +364,8 @@ def read(headers: Headers) -> OwnDeath | None:
     found = headers.by_name
     if _MARK not in found:
         return None
-    if not _VERSION_1.keys().isdisjoint(found) and _plain(found.get(_VERSION)) != VERSION:
+    version = found.get(_VERSION)
+    if version != VERSION and _plain(version) != VERSION and not _VERSION_1.keys().isdisjoint(found):
         found = _current_names(found)
     return _read_at_once(found) or _read_one_by_one(found)
 

@@ -157,7 +157,7 @@ class Headers(Sequence[tuple[str, HeaderValue]]):
 
     def without(self, *names: str) -> Self:
         """A copy in which none of these names occurs."""
-        if self.by_name.keys().isdisjoint(names):
+        if self is EMPTY or self.by_name.keys().isdisjoint(names):
             return self
         return self.of([pair for pair in self._pairs if pair[0] not in names])
 

@@ -6,6 +6,7 @@ that failed: broker, source and group.
 """
 
 from datetime import datetime
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
@@ -74,15 +75,26 @@ class ConsumerRef(NamedTuple):
 
     def __str__(self) -> str:
         """The text of a header: `broker/source/group`, each part percent-encoded."""
-        return "/".join([quote(part, safe="", errors="surrogateescape") for part in self])
+        return _consumer_text(self)
 
-    @classmethod
-    def parse(cls, text: str) -> "ConsumerRef | None":
+    @staticmethod
+    def parse(text: str) -> "ConsumerRef | None":
         """The consumer that `str` wrote; None if the text names none."""
-        parts = text.split("/")
-        if len(parts) != 3 or not parts[0] or not parts[1]:
-            return None
-        return cls(*[unquote(part, errors="surrogateescape") for part in parts])
+        return _consumer_named(text)
+
+
+# There are few consumers, and many messages that name them.
+@lru_cache(1024)
+def _consumer_text(consumer: ConsumerRef) -> str:
+    return "/".join([quote(part, safe="", errors="surrogateescape") for part in consumer])
+
+
+@lru_cache(1024)
+def _consumer_named(text: str) -> ConsumerRef | None:
+    parts = text.split("/")
+    if len(parts) != 3 or not parts[0] or not parts[1]:
+        return None
+    return ConsumerRef(*[unquote(part, errors="surrogateescape") for part in parts])
 
 
 def own_correlation_id(message: Message) -> str | None:

@@ -45,12 +45,12 @@ def publication(
     letter: DeadLetter, hold: Hold, options: SendOptions, operation: str | None = None
 ) -> Publication:
     """The message to send, and its target."""
-    message = letter.message
+    message, destination = letter.message, target(letter, options)
     redrive = Redrive(
         hold,
         attempts_of(letter) + 1,
         operation,
-        addressee(letter, options),
+        _consumer_at(destination, letter),
         content_digest(message),
         "all" if options.to == "exchange" else "consumer",
     )
@@ -65,7 +65,7 @@ def publication(
         changes["message_id"] = (
             letter.id
         )  # the same for every redrive, so that its consumer can tell a second copy
-    return Publication(msgspec.structs.replace(message, **changes), target(letter, options))
+    return Publication(msgspec.structs.replace(message, **changes), destination)
 
 
 def addressee(letter: DeadLetter, options: SendOptions) -> ConsumerRef:
@@ -73,8 +73,12 @@ def addressee(letter: DeadLetter, options: SendOptions) -> ConsumerRef:
 
     Which consumer group reads another topic is not known: none is named, so that no group skips the redrive.
     """
-    name = target(letter, options).name
-    group = letter.origin.consumer_group or "" if name == letter.origin.source else ""
+    return _consumer_at(target(letter, options), letter)
+
+
+def _consumer_at(destination: Target, letter: DeadLetter) -> ConsumerRef:
+    origin, name = letter.origin, destination.name
+    group = origin.consumer_group or "" if name == origin.source else ""
     return ConsumerRef(letter.broker, name, group)
 
 
