@@ -17,8 +17,11 @@ An option is looked for in this order: `[[sources]]` of the settings (an operato
 import asyncio
 import importlib
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property
 from importlib.util import find_spec
@@ -232,7 +235,8 @@ class App:
             self._transport, self._consumer = transport, consumer
             try:
                 if not self._stopped:
-                    await consumer.run()
+                    with _interrupt_stops(self.stop):
+                        await consumer.run()
             finally:
                 self._transport = self._consumer = None
 
@@ -277,6 +281,41 @@ class App:
         if self._broker is not None and not isinstance(self._broker, str):
             return self._broker
         return open_transport(self._broker or self.settings.broker.url or BROKER_HERE, self._clock)
+
+
+@contextmanager
+def _interrupt_stops(stop: Callable[[], None]) -> Iterator[None]:
+    """Let Ctrl-C stop in order, and raise `KeyboardInterrupt` afterwards.
+
+    Only where Python itself would raise it, in the middle of whatever runs: that may be a handler, where it would be a
+    failed attempt of a message. `asyncio.run` and `redrive consume` handle the signal themselves.
+    """
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    interrupted = False
+
+    def interrupt() -> None:
+        nonlocal interrupted
+        interrupted = True
+        loop.remove_signal_handler(signal.SIGINT)  # the second one is raised where it comes
+        stop()
+
+    try:
+        loop.add_signal_handler(signal.SIGINT, interrupt)
+    except NotImplementedError:  # no signals on this loop
+        yield
+        return
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+    if interrupted:
+        raise KeyboardInterrupt
 
 
 def sources_of(settings: Settings, entry: SourceSettings) -> Source:

@@ -225,7 +225,6 @@ async def test_a_handler_that_hangs_is_ended_and_its_message_dead_lettered(broke
     [
         ("os._exit(3)", "quorum"),
         ("os._exit(3)", "classic"),
-        ("sys.exit(3)", "quorum"),
         ("os.kill(os.getpid(), 9)", "classic"),
     ],
 )
@@ -270,6 +269,43 @@ def test_a_message_that_ends_its_process_is_poison_in_the_end(
     assert dead.body == b"deadly"
     assert dead.headers["redrive-reason"] == "PoisonMessage"
     assert dead.headers["redrive-delivery-count"] == 4
+    assert outside.depth() == 0
+
+
+def test_handler_that_exits_is_a_failed_attempt_and_the_process_goes_on(
+    broker_url: str, tmp_path: Path
+) -> None:
+    outside = Outside(broker_url)
+    (tmp_path / "shop.py").write_text(
+        textwrap.dedent(
+            f"""
+            import sys
+            from redrive import App
+            app = App({broker_url!r})
+
+            @app.consume("orders", attempts=1)
+            async def handle(body: bytes) -> None:
+                if body == b"deadly":
+                    sys.exit(3)
+                with open("runs", "a") as runs:
+                    runs.write(body.decode() + "\\n")
+            """
+        )
+    )
+    process = consume(tmp_path)
+    try:
+        wait_for(lambda: outside_has(outside, "orders"))
+        outside.send(b"deadly", *[b"fine"] * 20)
+        wait_for(lambda: process.poll() is not None or outside.depth("orders.dlq") == 1)
+        wait_for(lambda: (tmp_path / "runs").read_text().count("fine") == 20)
+        process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait(30)
+    (dead,) = outside.take()
+    assert (dead.body, dead.headers["redrive-error-type"]) == (b"deadly", "SystemExit")
+    assert dead.headers["redrive-reason"] == "MaxDeliveryCountExceeded"
     assert outside.depth() == 0
 
 

@@ -62,11 +62,32 @@ class Callbacks:
     async def _call(self, callback: Callback, event: DeadLetterEvent, *, is_async: bool) -> None:
         try:
             async with asyncio.timeout(_TIME_BUDGET):
-                answer = callback(event) if is_async else await asyncio.to_thread(callback, event)
+                answer = callback(event) if is_async else await asyncio.to_thread(_called, callback, event)
                 if inspect.isawaitable(answer):
                     await answer
-        except Exception as error:  # noqa: BLE001  whatever it is, it is the callback's own
-            self._failed(f"callback {getattr(callback, '__qualname__', type(callback).__name__)}", error)
+        except BaseException as error:
+            # Whatever it is, it is the callback's own, unless this task is cancelled or closed.
+            task = asyncio.current_task()
+            if task is None or (isinstance(error, asyncio.CancelledError) and task.cancelling()):
+                raise
+            name = getattr(callback, "__qualname__", type(callback).__name__)
+            self._failed(f"callback {name}", _as_exception(error))
+
+
+def _called(callback: Callback, event: DeadLetterEvent) -> Awaitable[None] | None:
+    """Call in a thread. A future cannot carry every exception, `GeneratorExit` for example, to who waits for it."""
+    try:
+        return callback(event)
+    except BaseException as error:
+        if isinstance(error, Exception):
+            raise
+        raise _as_exception(error) from None
+
+
+def _as_exception(error: BaseException) -> Exception:
+    if isinstance(error, Exception):
+        return error
+    return RuntimeError(f"{type(error).__name__} was raised: {error}").with_traceback(error.__traceback__)
 
 
 def _is_async(callback: Callback) -> bool:

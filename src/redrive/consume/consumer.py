@@ -12,6 +12,7 @@ import msgspec
 
 from redrive.clock import Clock
 from redrive.consume.callbacks import Callback
+from redrive.consume.containment import contained_tasks
 from redrive.consume.handler import Handler
 from redrive.consume.observer import Observer
 from redrive.consume.options import ConsumeOptions
@@ -77,6 +78,10 @@ class Consumer:
 
     async def run(self) -> None:
         """Consume until `stop`, or until cancelled, which stops in order as well."""
+        with contained_tasks():
+            await self._run()
+
+    async def _run(self) -> None:
         runners = [await self._runner(subscription) for subscription in self._subscriptions]
         tasks = [asyncio.create_task(runner.run(self._stop)) for runner in runners]
         self._ready()

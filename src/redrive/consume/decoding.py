@@ -4,7 +4,9 @@ By the type of the handler's parameter: `bytes`, `str` and `Message` are given a
 `msgspec.Struct`, a `TypedDict`, a list of these, or any other type that msgspec knows is read from JSON, or from
 MessagePack where the content type says so. A decoder of one's own is a function of the bytes or of the `Message`.
 
-The rule: whatever a decoder raises comes out as one `DecodeError`, which no retry can help (A4).
+The rule: whatever a decoder raises comes out as one `DecodeError`, which no retry can help (A4). It names the class of
+the error, the place in the message and the type that was expected there (`decode_errors`), and never quotes the error:
+the texts of decoders repeat what they could not read.
 """
 
 import inspect
@@ -14,6 +16,7 @@ from typing import Any, Final, TypeAlias, get_args, get_type_hints
 import msgspec
 import msgspec.inspect
 
+from redrive.consume.decode_errors import describe_foreign_error, describe_msgspec_error
 from redrive.errors import DecodeError, SettingsError
 from redrive.letters import Message
 from redrive.transports.base import Delivery
@@ -37,15 +40,23 @@ def decoder_for(kind: Any) -> Decode:
     return _structured(kind)
 
 
-def own_decoder(decode: Callable[[Any], Any]) -> Decode:
-    """A user's own decoder; it is given the `Message` if its parameter says so, else the bytes."""
+def own_decoder(decode: Callable[[Any], Any], kind: Any = None) -> Decode:
+    """A user's own decoder; it is given the `Message` if its parameter says so, else the bytes.
+
+    `kind` is the type that the handler expects: its field names may appear in error texts.
+    """
     wants_message = _first_annotation(decode) is Message
+    model = getattr(decode, "__self__", None)  # of `Order.model_validate_json`
 
     def run(delivery: Delivery) -> Any:
         try:
             return decode(delivery.handler_message if wants_message else delivery.body)
-        except Exception as error:
-            raise DecodeError(f"the message cannot be decoded: {type(error).__name__}: {error}") from error
+        except Exception as error:  # noqa: BLE001  whatever it is, the message cannot be decoded
+            found = describe_foreign_error(error, model, kind)
+            # The frames of the decoder, which are code, without the error, which may quote the message.
+            raise DecodeError(f"the message cannot be decoded: {found}").with_traceback(
+                error.__traceback__
+            ) from None
 
     return run
 
@@ -77,7 +88,7 @@ def _text(delivery: Delivery) -> str:
     try:
         return _bytes(delivery).decode()
     except UnicodeDecodeError as error:
-        raise DecodeError(f"the message is not UTF-8 text: {error.reason} at byte {error.start}") from error
+        raise DecodeError(f"the message is not UTF-8 text: {error.reason} at byte {error.start}") from None
 
 
 def _not_decodable(info: Any, seen: frozenset[int] = frozenset()) -> str | None:
@@ -111,10 +122,16 @@ def _structured(kind: Any) -> Decode:
 
     def run(delivery: Delivery) -> Any:
         packed = delivery.content_type in _MSGPACK
+        body = _bytes(delivery)
         try:
-            return from_msgpack(_bytes(delivery)) if packed else from_json(_bytes(delivery))
+            return from_msgpack(body) if packed else from_json(body)
         except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, RecursionError) as error:
             form = "MessagePack" if packed else "JSON"
-            raise DecodeError(f"the message cannot be decoded from {form}: {error}") from error
+            plain = msgspec.msgpack.decode if packed else msgspec.json.decode
+            found = describe_msgspec_error(error, kind, lambda: plain(body))
+            # The frames of a `__post_init__`, which are code, without the error, which may quote the message.
+            raise DecodeError(f"the message cannot be decoded from {form}: {found}").with_traceback(
+                error.__traceback__
+            ) from None
 
     return run

@@ -50,7 +50,7 @@ class Handler(msgspec.Struct, frozen=True):
         decode: Decode | None = None
         if payload:
             try:
-                decode = own_decoder(decoder) if decoder is not None else decoder_for(payload[0])
+                decode = own_decoder(decoder, payload[0]) if decoder is not None else decoder_for(payload[0])
             except SettingsError as error:
                 raise SettingsError(f"handler {name}: {error}") from None
         return cls(

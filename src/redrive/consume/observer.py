@@ -45,6 +45,9 @@ class Observer(Protocol):
     def completed(self, source: str, count: int) -> None:
         """So many deliveries were processed."""
 
+    def attempt_failed(self, source: str, delivery: Delivery, attempt: int, failure: Failure) -> None:
+        """A handler or decoder raised, or took too long. What follows is told next."""
+
     def retrying(
         self, source: str, delivery: Delivery, attempt: int, failure: Failure, wait: timedelta
     ) -> None:
@@ -89,7 +92,7 @@ class Listeners:
         for observer in self._observers:
             try:
                 getattr(observer, what)(*args)
-            except Exception:  # noqa: BLE001  whatever it is, it is the observer's own
+            except BaseException:  # noqa: BLE001  whatever it is, it is the observer's own
                 _LOG.exception("observer %s failed in %s", type(observer).__name__, what)
 
     def spans(self, source: str, delivery: Delivery, attempt: int, correlation_id: str) -> "Spans":
@@ -98,7 +101,7 @@ class Listeners:
         for tracer in self.tracers:
             try:
                 span = tracer.processing(source, delivery, attempt, correlation_id)
-            except Exception:  # noqa: BLE001  likewise
+            except BaseException:  # noqa: BLE001  likewise
                 _LOG.exception("observer %s failed in processing", type(tracer).__name__)
             else:
                 if span is not None:

@@ -59,6 +59,9 @@ class Place(Protocol):
     async def in_thread(self, call: Callable[[], Any]) -> Any:
         """What the call gives, run in a thread."""
 
+    def passes_on(self, error: BaseException) -> bool:
+        """Whether an error ends the consumer instead of being a failed attempt."""
+
 
 class Job(msgspec.Struct, eq=False):
     """A delivery on its way, and what was tried so far."""
@@ -67,6 +70,7 @@ class Job(msgspec.Struct, eq=False):
     attempt: int = 1
     forgiven: int = 0  # earlier deliveries that are known to have done no harm
     first_failed_at: datetime | None = None
+    failure: Failure | None = None  # of the attempt that has just failed
 
     @property
     def count(self) -> int | None:
@@ -139,13 +143,15 @@ class Pipe:
                     answer = await place.in_thread(partial(handler.call, value, context))
                     if inspect.isawaitable(answer):
                         await answer
-        except (Asked, Exception) as error:  # noqa: BLE001  whatever a handler raises is judged, never passed on
+        except BaseException as error:
+            if place.passes_on(error):
+                raise
             return self.judge(job, error, context)
         if context is not None and context.asked is not None:
             return self._as_asked(context.asked, count)
         return self.completed
 
-    def judge(self, job: Job, error: Asked | Exception, context: Context | None = None) -> Done | TryAgain:
+    def judge(self, job: Job, error: BaseException, context: Context | None = None) -> Done | TryAgain:
         """What follows from an error of a handler: what it has asked for, or what the rules say of it."""
         if isinstance(error, Asked):
             return self._as_asked(error.outcome, job.count)
@@ -176,13 +182,14 @@ class Pipe:
         load = None if self._host is None else self._host()
         return None if load is None else SystemState(load.cpu, load.memory)
 
-    def _judge(self, job: Job, error: Exception, count: int | None) -> Done | TryAgain:
+    def _judge(self, job: Job, error: BaseException, count: int | None) -> Done | TryAgain:
         """What follows from an error: another attempt here if that may help, else what the matrix says (A1)."""
         options = self._options
         failure, found = judged(
             error, at=self._clock.now(), classifier=self._classifier, redactor=self._redactor
         )
         job.first_failed_at = job.first_failed_at or failure.at
+        job.failure = failure
         if found.retryable and job.attempt < options.attempts:
             wait = options.backoff.delay(job.attempt, self._random)
             if wait is not None:
@@ -196,7 +203,9 @@ class Pipe:
     def _as_asked(self, outcome: ManualDeadLetter | ManualGiveBack, count: int | None) -> Done:
         if isinstance(outcome, ManualGiveBack):
             return self._settle(outcome, count, None)
-        clean = ManualDeadLetter(outcome.reason, self._redactor.clean(outcome.description))
+        clean = ManualDeadLetter(
+            self._redactor.clean(outcome.reason), self._redactor.clean(outcome.description)
+        )
         return self._settle(clean, count, None)
 
     def _settle(self, outcome: Outcome, count: int | None, failure: Failure | None) -> Done:

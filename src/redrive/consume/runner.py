@@ -21,7 +21,8 @@ import msgspec
 
 from redrive.clock import Clock, pause
 from redrive.consume.callbacks import Callback, Callbacks
-from redrive.consume.context import Asked, correlation_id_for
+from redrive.consume.containment import IN_HANDLER
+from redrive.consume.context import correlation_id_for
 from redrive.consume.decoding import Decode
 from redrive.consume.innocent import Innocent
 from redrive.consume.observer import Listeners, Observer
@@ -32,6 +33,7 @@ from redrive.consume.slots import Slot, Slots
 from redrive.errors import ConsumerTimeoutError, RedriveError, TransportClosedError
 from redrive.letters.event import DeadLetterEvent
 from redrive.letters.redact import Redactor
+from redrive.letters.stack import stack_of
 from redrive.letters.verdict import QUEUE, Verdict, resolved, to_messages
 from redrive.rules import Complete, DeadLetterIt, GiveBack
 from redrive.rules.breaker import Breaker
@@ -137,7 +139,7 @@ class Runner:
         workers: "list[asyncio.Task[None]]",
         beside: "list[asyncio.Task[None]]",
     ) -> None:
-        self._is_stopping = True
+        self._is_stopping = self._slots.is_stopping = True
         for task in self._waiting:
             task.cancel()
         await self._receiver.stop()
@@ -185,6 +187,7 @@ class Runner:
 
     async def _work(self) -> None:
         slot = self._slots.open()
+        IN_HANDLER.set(True)
         direct = None if self._listeners.tracers else self._pipe.direct
         in_a_row = 0
         while not self._is_stopping:
@@ -235,9 +238,9 @@ class Runner:
             slot.turn += 1
             try:
                 await function(decode(delivery))
-            except (Asked, Exception, asyncio.CancelledError) as error:
+            except BaseException as error:
                 told = slot.failed(error)
-                if isinstance(told, asyncio.CancelledError):
+                if slot.passes_on(told):
                     raise
                 job = self._job(delivery)
                 self._follow(job, self._pipe.judge(job, told))
@@ -294,6 +297,9 @@ class Runner:
         breaker = self._breaker
         if breaker is not None and not (step is self._completed and breaker.is_calm):
             self._note(breaker, step)
+        if job.failure is not None:
+            self._tell("attempt_failed", self.source, job.delivery, job.attempt, job.failure)
+            job.failure = None
         if isinstance(step, TryAgain):
             self._try_again(job, step)
         else:
@@ -430,6 +436,7 @@ class Runner:
             dead_letter_queue=self._receiver.source.dlq,
             delivery_count=death.delivery.delivery_count,
             error=None if error is None else self._redactor.clean(str(error)),
+            error_stack=None if error is None else self._redactor.clean(_stack_of(error)),
             lost=lost,
         )
         self._tell("dead_lettered", event)
@@ -452,6 +459,16 @@ class Runner:
 
     def _tell_failed(self, what: str, error: Exception) -> None:
         self._tell("failed", self.source, what, error)
+
+
+def _stack_of(error: RedriveError) -> str:
+    """The traceback of an error; one that was returned and never raised gets that of its caller."""
+    if error.__traceback__ is None:
+        try:
+            raise error
+        except RedriveError:
+            pass
+    return stack_of(error)
 
 
 def _is_failure(done: Done) -> bool:

@@ -38,6 +38,7 @@ class Slots:
         self._stuck = stuck
         self._left_over = 0
         self._one_ended = asyncio.Event()
+        self.is_stopping = False
 
     def open(self) -> "Slot":
         """A slot for the task that asks."""
@@ -136,6 +137,18 @@ class Slot:
             return TimeoutError(f"the handler took longer than its time budget of {budget}")
         return RuntimeError("something that the handler waited for was cancelled")
 
+    def passes_on(self, error: BaseException) -> bool:
+        """Whether an error that was raised in this slot is not the message's: it ends the consumer.
+
+        That is a cancellation of the task, a second Ctrl-C while the consumer stops, and the end of the coroutine
+        itself. Everything else that a handler raises is a failed attempt, also `SystemExit` and `KeyboardInterrupt`.
+        """
+        if isinstance(error, asyncio.CancelledError):
+            return self.task.cancelling() > 0
+        if isinstance(error, KeyboardInterrupt):
+            return self._slots.is_stopping
+        return isinstance(error, GeneratorExit) and not _is_running(self.task)
+
     def forgive(self) -> None:
         """What ran came to its end, after it was told to: the next one is not to blame."""
         self.overran = False
@@ -212,6 +225,13 @@ class _Lane:
             return  # the loop has ended, and with it whoever waited
 
 
+def _is_running(task: "asyncio.Task[Any]") -> bool:
+    try:
+        return asyncio.current_task() is task
+    except RuntimeError:  # the loop has ended
+        return False
+
+
 def _succeed(future: "asyncio.Future[Any]", result: Any) -> None:
     if not future.done():
         future.set_result(result)
@@ -219,6 +239,6 @@ def _succeed(future: "asyncio.Future[Any]", result: Any) -> None:
 
 def _fail(future: "asyncio.Future[Any]", error: BaseException) -> None:
     if not future.done():
-        if isinstance(error, StopIteration):  # a future refuses it
-            error = RuntimeError("the handler raised StopIteration")
+        if isinstance(error, StopIteration | GeneratorExit):  # a future refuses it, or a coroutine ends by it
+            error = RuntimeError(f"{type(error).__name__} was raised").with_traceback(error.__traceback__)
         future.set_exception(error)

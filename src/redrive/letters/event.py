@@ -27,12 +27,13 @@ class DeadLetterEvent(msgspec.Struct, frozen=True, kw_only=True):
     failure: Failure
     durable: bool
     error: str | None = None  # why it is not durable; redacted
+    error_stack: str | None = None  # its traceback; redacted
     lost: bool = False  # not durable and settled all the same: the best-effort mode (A6)
 
     @classmethod
     def of(
         cls, letter: DeadLetter, *, at: datetime, description: str, dead_letter_queue: str,
-        delivery_count: int | None, error: str | None = None, lost: bool = False,
+        delivery_count: int | None, error: str | None = None, error_stack: str | None = None, lost: bool = False,
     ) -> "DeadLetterEvent":  # fmt: skip
         """What is told of this letter."""
         return cls(
@@ -48,5 +49,6 @@ class DeadLetterEvent(msgspec.Struct, frozen=True, kw_only=True):
             failure=letter.failure,
             durable=error is None,
             error=error,
+            error_stack=error_stack,
             lost=lost,
         )

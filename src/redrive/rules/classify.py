@@ -109,7 +109,7 @@ def _own(rules: tuple[Rule, ...], link: Evidence, trail: list[Step] | None) -> R
         note = ""
         try:
             matched = rule.when is not None and rule.when.matches(link)
-        except Exception as problem:  # noqa: BLE001 (a predicate that raises has said no)
+        except BaseException as problem:  # noqa: BLE001 (a predicate that raises has said no)
             matched, note = False, f"raised {type(problem).__name__}"
         if trail is not None:
             trail.append(Step(rule.name, matched, link.name, note))

@@ -27,6 +27,8 @@ def judged(
         text = str(error)
     except Exception:  # noqa: BLE001  an error that cannot even be told is still an error
         text = "(the error has no text)"
+    if not isinstance(error, Exception):  # SystemExit(3) says no more than "3"
+        text = f"{name} was raised: {text}" if text else f"{name} was raised"
     failure = Failure(
         error_type=name,
         text=redactor.clean_error(name, text),

@@ -16,10 +16,11 @@ from redrive.clock import Clock, SystemClock
 from redrive.errors import on_one_line
 from redrive.letters import Failure
 from redrive.letters.event import DeadLetterEvent
+from redrive.letters.message import made_up_correlation_id, own_correlation_id
 from redrive.letters.redact import Redactor
 from redrive.rules.decide import Reason
 from redrive.transports.base import Delivery
-from redrive.watch.clean import Clean
+from redrive.watch.clean import LONGEST_STACK, Clean
 from redrive.watch.flood import Flood
 from redrive.watch.log_format import JsonFormatter, TextFormatter, configure
 from redrive.watch.silent import Silent
@@ -45,6 +46,9 @@ _POISON: Final = _line(logging.WARNING, "Poison message detected - moving to DLQ
 _NOT_RETRYABLE: Final = _line(logging.WARNING, "Non-retryable error for message", "MessageId=%s, Error=%s")
 _TOO_MANY: Final = _line(logging.WARNING, "Message exceeded max delivery count")
 _ASKED: Final = _line(logging.WARNING, "Message given up by its handler", "MessageId=%s, Reason=%s")
+_ATTEMPT_FAILED: Final = _line(
+    logging.ERROR, "Message processing failed", "MessageId=%s, Attempt=%s, CorrelationId=%s, Error=%s"
+)
 _GIVEN_BACK: Final = _line(logging.INFO, "Abandoning message for retry")
 _RETRYING: Final = _line(logging.INFO, "Retrying message", "MessageId=%s, Attempt=%s, Error=%s")
 _PUBLISHED: Final = _line(logging.INFO, "Published failed message to DLQ", "%s")
@@ -84,6 +88,19 @@ class Logs(Silent):
         """Tell of what was kept back."""
         self._flood.tell()
 
+    def attempt_failed(self, source: str, delivery: Delivery, attempt: int, failure: Failure) -> None:
+        """An attempt failed: which, why and where in the code."""
+        if self._lets(_ATTEMPT_FAILED, source):
+            correlation_id = self._clean.id(_correlation_id_of(delivery))
+            fields = {
+                **self._failure(failure),
+                "attempt": attempt,
+                "correlation_id": correlation_id,
+                "error_stack": _end_of(failure.stack or "", LONGEST_STACK),  # redacted with its failure
+            }
+            error = f"{fields['error_type']}: {fields['error']}"
+            self._of_delivery(_ATTEMPT_FAILED, source, delivery, fields, attempt, correlation_id, error)
+
     def retrying(
         self, source: str, delivery: Delivery, attempt: int, failure: Failure, wait: timedelta
     ) -> None:
@@ -118,6 +135,7 @@ class Logs(Silent):
             }
             if not event.durable:
                 fields["dlq_error"] = self._clean.line(event.error or "")
+                fields["error_stack"] = _end_of(event.error_stack or "", LONGEST_STACK)
             self._write(what, fields, event.dead_letter_queue)
         if event.lost and self._lets(_LOST, event.source):
             message_id = self._id_of(event)
@@ -221,3 +239,15 @@ class Logs(Silent):
     def _id_of(self, event: DeadLetterEvent) -> str:
         """Where a producer gave no id, the letter's stands for it: both can be searched for."""
         return self._clean.id(event.message_id or event.letter_id)
+
+
+def _correlation_id_of(delivery: Delivery) -> str:
+    """The correlation id of a message, which may be too damaged to be read."""
+    try:
+        return own_correlation_id(delivery.message) or made_up_correlation_id(delivery.key)
+    except Exception:  # noqa: BLE001  a message that cannot be read is still to be told of
+        return ""
+
+
+def _end_of(text: str, longest: int) -> str:
+    return text if len(text) <= longest else "…" + text[-longest:]

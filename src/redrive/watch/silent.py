@@ -49,6 +49,9 @@ class Silent:
     def completed(self, source: str, count: int) -> None:
         """So many deliveries were processed."""
 
+    def attempt_failed(self, source: str, delivery: Delivery, attempt: int, failure: Failure) -> None:
+        """A handler or decoder raised, or took too long."""
+
     def retrying(
         self, source: str, delivery: Delivery, attempt: int, failure: Failure, wait: timedelta
     ) -> None:

@@ -127,16 +127,14 @@ def test_objects_and_partials_that_can_be_called_are_handlers_too() -> None:
     ("kind", "body", "says"),
     [
         (Order, b"not json", "cannot be decoded from JSON"),
-        (Order, b'{"total": 1}', "missing required field `id`"),
+        (Order, b'{"total": 1}', r"ValidationError at \$, expected Order, missing: id"),
         (Order, b"", "cannot be decoded from JSON"),
         (Order, b"\xff", "cannot be decoded from JSON"),
         (Order, b"[" * 100_000, "cannot be decoded from JSON"),
         (str, b"\xff", "not UTF-8 text: invalid start byte at byte 0"),
     ],
 )
-def test_what_cannot_be_decoded_is_one_error_with_the_decoders_words(
-    kind: Any, body: bytes, says: str
-) -> None:
+def test_what_cannot_be_decoded_is_one_error_that_says_why(kind: Any, body: bytes, says: str) -> None:
     def handle(value: Any) -> None: ...
 
     handle.__annotations__["value"] = kind
@@ -155,7 +153,7 @@ def test_what_a_decoder_of_ones_own_raises_is_an_error_of_decoding() -> None:
     def picky(body: bytes) -> object:
         raise KeyError("no version")
 
-    with pytest.raises(DecodeError, match="KeyError: 'no version'"):
+    with pytest.raises(DecodeError, match=r"cannot be decoded: KeyError$"):
         given(lambda value: None, b"", picky)
 
 

@@ -77,12 +77,12 @@ async def test_a_retryable_failure_at_the_limit_is_dead_lettered() -> None:
     assert trial.letter.first_failed_at <= trial.letter.last_failed_at
 
 
-async def test_what_cannot_be_decoded_is_dead_lettered_with_the_decoders_words() -> None:
+async def test_what_cannot_be_decoded_is_dead_lettered_with_its_place() -> None:
     trial = await try_handler(fine, b"not json")
     assert trial.letter is not None
     assert trial.letter.reason == "NonRetryableError"
     assert trial.letter.error_type == "DecodeError"
-    assert "JSON is malformed" in trial.letter.error_text
+    assert trial.letter.error_text == "the message cannot be decoded from JSON: DecodeError at byte 4"
     assert trial.letter.message.body == b"not json"
 
 

@@ -15,6 +15,7 @@ from redrive.clock import Clock, SystemClock
 from redrive.consume import ConsumeOptions, Consumer, Context, FloodOptions, Handler, Subscription
 from redrive.consume.callbacks import Callback
 from redrive.consume.context import Asked
+from redrive.consume.slots import Slots
 from redrive.errors import SettingsError
 from redrive.formats import own
 from redrive.letters import Failure, Message
@@ -46,6 +47,7 @@ class Heard:
         self.events: list[DeadLetterEvent] = []
         self.failures: list[tuple[str, str]] = []
         self.waits: list[timedelta] = []
+        self.attempts: list[tuple[int, Failure]] = []
         self.changed = asyncio.Event()
 
     def _count(self, what: str, count: int = 1) -> None:
@@ -60,6 +62,9 @@ class Heard:
 
     def completed(self, source: str, count: int) -> None:
         self._count("completed", count)
+
+    def attempt_failed(self, source: str, delivery: Delivery, attempt: int, failure: Failure) -> None:
+        self.attempts.append((attempt, failure))
 
     def retrying(
         self, source: str, delivery: Delivery, attempt: int, failure: Failure, wait: timedelta
@@ -124,6 +129,7 @@ class World:
         function: Callable[..., Any],
         options: ConsumeOptions = QUICK,
         callbacks: Sequence[Callback] = (),
+        decoder: Callable[[Any], Any] | None = None,
     ) -> AsyncIterator[Consumer]:
         self.outside = MemoryTransport(self.clock, self.broker)
         async with self.outside, MemoryTransport(self.clock, self.broker) as transport:
@@ -131,7 +137,7 @@ class World:
             ready = asyncio.Event()
             consumer = Consumer(
                 transport,
-                [Subscription(Handler.of(function), self.source, options)],
+                [Subscription(Handler.of(function, decoder), self.source, options)],
                 clock=self.clock,
                 classifier=Classifier(),
                 redactor=Redactor(),
@@ -761,3 +767,193 @@ async def test_a_handler_of_the_message_alone_is_judged_like_one_that_takes_the_
         found.append((world.heard.counts, told))
 
     assert found[0] == found[1]
+
+
+# --- errors that would end a process ---------------------------------------------------------------------------
+
+
+class Severe(BaseException):
+    """Not an `Exception`."""
+
+
+ENDS = [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), Severe("severe")]
+ONE_TRY = ConsumeOptions(backoff=Fixed(SOON), flood=None, attempts=1, max_deliveries=1)
+
+
+async def asynchronous(error: BaseException) -> Callable[..., Any]:
+    async def handle(body: bytes) -> None:
+        if body == b"bad":
+            raise error
+
+    return handle
+
+
+async def in_a_thread(error: BaseException) -> Callable[..., Any]:
+    def handle(body: bytes) -> None:
+        if body == b"bad":
+            raise error
+
+    return handle
+
+
+async def with_context(error: BaseException) -> Callable[..., Any]:
+    async def handle(body: bytes, context: Context) -> None:
+        if body == b"bad":
+            raise error
+
+    return handle
+
+
+@pytest.mark.parametrize("kind", [asynchronous, in_a_thread, with_context])
+@pytest.mark.parametrize("error", ENDS, ids=lambda error: type(error).__name__)
+async def test_handler_that_raises_a_base_exception_is_a_failed_attempt(
+    kind: Callable[..., Any], error: BaseException
+) -> None:
+    world = World()
+    async with world.consuming(await kind(error), ONE_TRY):
+        await world.send(b"bad", *[b"good"] * 20)
+        await world.heard.until("completed", 20)
+        await world.heard.until("durable", 1)
+    name = type(error).__name__
+    (event,) = world.heard.events
+    assert f"{name} was raised" in event.failure.text
+    assert [(attempt, failure.text) for attempt, failure in world.heard.attempts] == [(1, event.failure.text)]
+
+
+@pytest.mark.parametrize("error", ENDS, ids=lambda error: type(error).__name__)
+async def test_decoder_that_raises_a_base_exception_is_a_failed_attempt(error: BaseException) -> None:
+    world = World()
+
+    def decode(body: bytes) -> bytes:
+        if body == b"bad":
+            raise error
+        return body
+
+    async def handle(body: bytes) -> None: ...
+
+    async with world.consuming(handle, ONE_TRY, decoder=decode):
+        await world.send(b"bad", b"good")
+        await world.heard.until("completed", 1)
+        await world.heard.until("durable", 1)
+    assert world.heard.events[0].failure.error_type == type(error).__name__
+
+
+@pytest.mark.parametrize("error", [*ENDS, asyncio.CancelledError()], ids=lambda error: type(error).__name__)
+async def test_callback_that_raises_a_base_exception_hurts_nobody(error: BaseException) -> None:
+    world, told = World(), list[str]()
+
+    async def on_loop(event: DeadLetterEvent) -> None:
+        raise error
+
+    def in_thread(event: DeadLetterEvent) -> None:
+        raise error
+
+    def well(event: DeadLetterEvent) -> None:
+        told.append(event.letter_id)
+
+    async def handle(body: bytes) -> None:
+        if body == b"bad":
+            raise ValueError("bad")
+
+    async with world.consuming(handle, ONE_TRY, callbacks=[on_loop, in_thread, well]):
+        await world.send(b"bad", b"bad", b"good")
+        await world.heard.until("completed", 1)
+        await until(lambda: len(told) == 2)
+    assert [what.split(".")[-1] for what, _ in world.heard.failures] == ["on_loop", "in_thread"] * 2
+
+
+async def test_observer_that_raises_a_base_exception_hurts_nobody() -> None:
+    world = World()
+
+    def exits(source: str, count: int) -> None:
+        raise SystemExit(1)
+
+    world.heard.received = exits  # type: ignore[method-assign]
+
+    async def handle(body: bytes) -> None: ...
+
+    async with world.consuming(handle):
+        await world.send(b"a", b"b")
+        await world.heard.until("completed", 2)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=["exit", "interrupt"])
+async def test_task_of_a_handler_that_exits_is_a_failed_attempt(error: BaseException) -> None:
+    world = World()
+
+    async def branch(*, ends: bool) -> None:
+        await asyncio.sleep(0)
+        if ends:
+            raise error
+
+    async def handle(body: bytes) -> None:
+        await asyncio.gather(branch(ends=False), branch(ends=body == b"bad"))
+
+    async with world.consuming(handle, ONE_TRY):
+        await world.send(b"bad", b"good")
+        await world.heard.until("completed", 1)
+        await world.heard.until("durable", 1)
+    assert f"{type(error).__name__} was raised in a task" in world.heard.events[0].failure.text
+    assert asyncio.get_running_loop().get_task_factory() is None
+
+
+async def test_second_interrupt_while_stopping_is_not_taken_for_a_failure() -> None:
+    """A Ctrl-C that comes while the consumer stops is raised in whatever runs, and must come through."""
+    slots = Slots(timedelta(minutes=1), lambda _: None)
+    slot = slots.open()
+    assert not slot.passes_on(KeyboardInterrupt())
+    slots.is_stopping = True
+    assert slot.passes_on(KeyboardInterrupt())
+    assert not slot.passes_on(SystemExit())
+    slots.close()
+
+
+async def test_each_failed_attempt_is_told_with_its_stack() -> None:
+    world = World()
+
+    async def handle(body: bytes) -> None:
+        raise ConnectionResetError("password=hunter2x9 refused")
+
+    options = ConsumeOptions(backoff=Fixed(SOON), flood=None, attempts=2, max_deliveries=2)
+    async with world.consuming(handle, options):
+        await world.send(b"bad")
+        await world.heard.until("durable", 1)
+    assert [attempt for attempt, _ in world.heard.attempts] == [1, 2, 1, 2]
+    for _, failure in world.heard.attempts:
+        assert "in handle" in (failure.stack or "")
+        assert "hunter2x9" not in repr(failure)
+
+
+async def test_reason_that_a_handler_gives_is_redacted() -> None:
+    world = World()
+
+    async def handle(body: bytes, context: Context) -> None:
+        context.dead_letter("password=hunter2x9", "token=abc123XYZ9 expired")
+
+    async with world.consuming(handle):
+        await world.send(b"bad")
+        await world.heard.until("durable", 1)
+        (dead,) = await world.dead()
+    (event,) = world.heard.events
+    for text in (repr(event), repr(dead)):
+        assert "hunter2x9" not in text
+        assert "abc123XYZ9" not in text
+    assert event.reason == "password=[REDACTED:password]"
+
+
+async def test_dead_letter_that_is_not_durable_is_told_with_a_redacted_traceback() -> None:
+    world = World()
+    world.broker.refuse("orders.dlq", "password=hunter2x9 is wrong")
+
+    async def handle(body: bytes) -> None:
+        raise ValueError("bad")
+
+    async with world.consuming(handle, ONE_TRY):
+        await world.send(b"bad")
+        await world.heard.until("not_durable", 1)
+        world.broker.permit("orders.dlq")
+        await world.heard.until("durable", 1)
+    failed, *_ = world.heard.events
+    assert (failed.error_stack or "").startswith("Traceback (most recent call last):")
+    assert "PublishError" in (failed.error_stack or "")
+    assert "hunter2x9" not in repr(failed)

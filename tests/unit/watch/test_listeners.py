@@ -35,7 +35,7 @@ def observers() -> list[Observer]:
 
 
 def test_there_is_something_to_hear() -> None:
-    assert len(METHODS) == 11
+    assert len(METHODS) == 12
     assert len(observers()) == 4
 
 

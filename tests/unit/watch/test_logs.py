@@ -133,6 +133,31 @@ def test_everything_else_has_its_line(logs: Logs, kept: Kept) -> None:
     assert {vars(record)["queue_name"] for record in kept.records} == {"orders"}
 
 
+def test_failed_attempt_is_an_error_with_correlation_id_and_stack(logs: Logs, kept: Kept) -> None:
+    delivery = ADelivery(a_message(message_id="m-17", correlation_id="trace-17"), count=2)
+    failure = a_failure(stack="Traceback (most recent call last):\n  in handle\n")
+    logs.attempt_failed("orders", delivery, 2, failure)
+    assert kept.lines == [
+        (
+            "ERROR Message processing failed: MessageId=m-17, Attempt=2, CorrelationId=trace-17, "
+            "Error=TimeoutError: External API timeout after 5000ms"
+        )
+    ]
+    assert fields(
+        vars(kept.records[0]), "queue_name", "message_id", "correlation_id", "attempt", "error_stack"
+    ) == ("orders", "m-17", "trace-17", 2, failure.stack)
+
+
+def test_failed_attempt_at_a_damaged_message_is_told_as_well(logs: Logs, kept: Kept) -> None:
+    logs.attempt_failed("orders", ADamagedDelivery(key="orders/9"), 1, a_failure())
+    assert kept.lines[0].startswith("ERROR Message processing failed: MessageId=orders/9, Attempt=1, ")
+
+
+def test_failed_publish_of_a_dead_letter_is_told_with_its_traceback(logs: Logs, kept: Kept) -> None:
+    logs.dead_lettered(an_event(error="no queue", error_stack="Traceback (most recent call last):\n  here\n"))
+    assert vars(kept.records[1])["error_stack"].startswith("Traceback (most recent call last):")
+
+
 def test_what_many_messages_do_is_not_told_at_all(logs: Logs, kept: Kept) -> None:
     logs.received("orders", 16)
     logs.completed("orders", 16)
