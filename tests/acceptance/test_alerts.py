@@ -2,22 +2,25 @@
 
 import asyncio
 import re
+import shlex
 import signal
 import textwrap
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pika
 import pytest
 from aiohttp import web
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from redrive.stores.remote import RemoteStore
 from redrive.watch.alerts.written import NAME, Document
 from tests.acceptance.serving import PATIENCE, QUICK, Process, Serving, channel, redrive, serving, until
-from tests.services import RabbitMQ
+from tests.services import Kafka, RabbitMQ
 from tests.services.server import free_ports
 from tests.unit.watch.alerts.servers import Box, Hook, mail_server, web_server
 
@@ -178,7 +181,7 @@ async def test_a_thousand_dead_letters_are_one_alert(tmp_path: Path) -> None:
             await asyncio.sleep(2)  # two looks
             rules = [told["rule"] for told in hook.bodies]
             assert rules.count("dead-letter") == 1
-            assert set(rules) <= {"dead-letter", "ingestion", "error-spike", "resolution", "queue-size"}
+            assert set(rules) <= {"dead-letter", "ingestion-rate", "error-spike", "dlq-depth"}
             assert len(rules) == len(set(rules))
 
 
@@ -221,7 +224,7 @@ async def test_a_management_api_that_does_not_answer_is_told(tmp_path: Path, rab
             assert not any("s3cret" in line for line in server.errors)
     [told] = hook.bodies
     assert (told["rule"], told["severity"], told["component"]) == ("probe-failed", "critical", "RabbitMQ")
-    assert told["text"] == f"The management API at http://127.0.0.1:{free} has given no good answer."
+    assert told["text"] == f"Probe of http://127.0.0.1:{free} failed: no usable answer."
 
 
 async def test_the_share_of_messages_that_die_is_read_from_the_broker(tmp_path: Path) -> None:
@@ -238,10 +241,10 @@ async def test_the_share_of_messages_that_die_is_read_from_the_broker(tmp_path: 
                 for number in range(11):
                     amqp.basic_publish("", "orders.dlq", b"%d" % number)
             async with asyncio.timeout(PATIENCE):
-                while "dead-share" not in [told["rule"] for told in hook.bodies]:  # noqa: ASYNC110  the server tells
+                while "dead-letter-ratio" not in [told["rule"] for told in hook.bodies]:  # noqa: ASYNC110  the server tells
                     await asyncio.sleep(0.05)
-    [told] = [told for told in hook.bodies if told["rule"] == "dead-share"]
-    assert told["text"] == "Of the messages of orders, a share of 0.11 has died, more than 0.1."
+    [told] = [told for told in hook.bodies if told["rule"] == "dead-letter-ratio"]
+    assert told["text"] == "orders: 11 % of messages were dead-lettered (threshold 10 %)"
     assert told["counts"] == {"delivered": 100, "dead": 11}
 
 
@@ -274,10 +277,86 @@ async def test_queue_that_nobody_drains_raises_an_alert_that_ends_with_the_queue
                 ]
                 if occasion == "raised":
                     assert re.fullmatch(
-                        r"orders has stopped draining: messages are ready, none was delivered for [0-9.]+ s "
-                        r"\(limit 1 s\)\.",
+                        r"orders: messages are ready, but none was delivered for [0-9.]+ s "
+                        r"\(threshold 1 s\)",
                         told[0]["text"],
                     )
                     assert told[0]["counts"] == {"ready": 3, "consumers": 0}
                     with channel(url) as amqp:
                         amqp.queue_purge("orders")
+
+
+async def told_of(hook: Hook, rule: str, occasion: str = "raised") -> dict[str, Any]:
+    """The first alert of a rule, once it has come."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            for told in hook.bodies:
+                if (told["rule"], told["occasion"]) == (rule, occasion):
+                    return dict(told)
+            await asyncio.sleep(0.05)
+
+
+async def test_alert_names_the_queue_after_a_restart_and_that_it_is_missing(
+    tmp_path: Path, rabbitmq: RabbitMQ
+) -> None:
+    url = rabbitmq.amqp_url
+    with channel(url) as amqp:
+        amqp.queue_declare("orders.dead", durable=True)
+        arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders.dead"}
+        amqp.queue_declare("orders", durable=True, arguments=arguments)
+    async with receivers() as (_, hook, alerts):
+        settings = alerts.replace('calm = "1s"', 'calm = "1s"\n    cool_down = "0s"')
+        settings = settings.replace(
+            '[[sources]]\n    name = "orders"', '[collect]\n    queues = ["orders.dead"]'
+        )
+        with serving(tmp_path, "--broker", url, settings=settings) as server:
+            with channel(url) as amqp:
+                amqp.basic_publish("", "orders", b"no JSON", pika.BasicProperties(delivery_mode=2))
+                amqp.basic_reject(next(amqp.consume("orders"))[0].delivery_tag, requeue=False)
+            told = await told_of(hook, "dead-letter")
+            [head] = await server.heads()
+            assert (told["queue"], head.source) == ("orders.dead", "orders")
+            assert told["link"] == f"redrive show {head.id}"
+            shown = await asyncio.to_thread(
+                redrive, tmp_path, *shlex.split(told["link"])[1:], "--server", server.http
+            )
+            assert shown.returncode == 0, shown.stderr
+            await written_down(server, [])
+            server.end(signal.SIGKILL)
+        # When only the store knows where the letter came from, and it is over
+        with serving(tmp_path, "--broker", url, settings=settings) as server:
+            done = await asyncio.to_thread(
+                redrive, tmp_path, "discard", head.id, "--yes", "--server", server.http
+            )
+            assert done.returncode == 0, done.stderr
+            assert (await told_of(hook, "dead-letter", "recovered"))["queue"] == "orders.dead"
+            # And when the queue is deleted
+            with channel(url) as amqp:
+                amqp.queue_delete("orders.dead")
+            told = await told_of(hook, "queue-missing")
+            assert (told["queue"], told["component"]) == ("orders.dead", "RabbitMQ")
+
+
+@pytest.mark.service("kafka")
+async def test_ratio_of_dead_letters_is_measured_on_kafka(tmp_path: Path, kafka: Kafka) -> None:
+    orders, dead, group = kafka.topic("orders", 2), kafka.topic("orders.dlq"), kafka.name("shop")
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "acks": "all"})
+    for number in range(120):
+        producer.produce(orders, b"%d" % number, partition=number % 2)
+    for number in range(12):
+        producer.produce(dead, b"%d" % number)
+    assert producer.flush(30) == 0
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group})
+    passed = [TopicPartition(orders, 0, 60), TopicPartition(orders, 1, 40)]
+    consumer.commit(offsets=passed, asynchronous=False)
+    consumer.close()
+    async with receivers() as (_, hook, alerts):
+        settings = alerts.replace('calm = "1s"', 'calm = "1s"\n    probe_every = "1s"').replace(
+            'name = "orders"', f'name = "{orders}"\n    group = "{group}"\n    dead_letter_queue = "{dead}"'
+        )
+        with serving(tmp_path, "--broker", kafka.url, settings=settings) as server:
+            told = await told_of(hook, "dead-letter-ratio")
+            assert await asyncio.to_thread(server.end) == 0
+    assert told["text"] == f"{orders}: 12 % of messages were dead-lettered (threshold 10 %)"
+    assert told["counts"] == {"delivered": 100, "dead": 12}
+    assert (told["component"], told["broker"], told["queue"]) == ("Kafka", "kafka", dead)

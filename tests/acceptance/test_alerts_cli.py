@@ -189,7 +189,7 @@ async def test_those_who_never_answer_are_not_waited_for_longer_than_they_may_ta
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ("[[alert_rules]]\nname = 'queue-siz'\noff = true\n", "did you mean 'queue-size'?"),
+        ("[[alert_rules]]\nname = 'dlq-dept'\noff = true\n", "did you mean 'dlq-depth'?"),
         (notifier("chat", "slack", url="env:NOT_SET"), "notifier 'chat': the variable NOT_SET is not set"),
         ("[[maintenance]]\nlasts = '1h'\ncron = 'at night'\n", "cron 'at night' is not understood"),
     ],

@@ -497,7 +497,7 @@ class Script:
         self.clock.advance(5 * _MINUTE)
         await look(measured("dlq_depth", "mail.dlq", 0), letters, unsent=("pager",))
         self.clock.advance(31 * _MINUTE)
-        await look(letters, measured("broker", "rabbit-1", 1), unsent=("pager",))
+        await look(letters, measured("broker_unreachable", "rabbit-1", 1), unsent=("pager",))
         await look(measured("dlq_depth", "payments.dlq", 1001, queue="payments.dlq"), unsent=("mail",))
 
 

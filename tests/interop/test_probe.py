@@ -6,10 +6,12 @@ from datetime import timedelta
 import pika
 import pytest
 from aiohttp import web
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from redrive.errors import BrokerRefusedError, BrokerUnreachableError, SettingsError, TransportError
+from redrive.transports.kafka.probe import KafkaProbe
 from redrive.transports.probing import probe_of
-from tests.services import RabbitMQ
+from tests.services import Kafka, RabbitMQ
 from tests.services.server import free_ports
 from tests.unit.watch.alerts.servers import Hook, forever, raw_server, web_server
 
@@ -119,7 +121,38 @@ async def test_an_api_that_hangs_or_is_not_there_is_told(monkeypatch: pytest.Mon
 
 
 def test_only_brokers_with_such_an_api_are_probed() -> None:
-    assert probe_of("kafka://127.0.0.1:9092", "http://127.0.0.1:15672") is None
+    assert probe_of("memory:", "http://127.0.0.1:15672") is None
+    assert probe_of("amqp://127.0.0.1", None) is None
+    assert isinstance(probe_of("kafka://127.0.0.1:9092", None), KafkaProbe)
     for wrong in ("", "ftp://127.0.0.1", "http://", "15672"):
         with pytest.raises(SettingsError):
             probe_of("amqp://127.0.0.1", wrong)
+
+
+@pytest.mark.service("kafka")
+async def test_kafka_probe_counts_offsets_of_the_group_and_leaves_out_missing_topics(kafka: Kafka) -> None:
+    orders, missing, group = kafka.topic("orders", 2), kafka.name("missing"), kafka.name("shop")
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "acks": "all"})
+    for number in range(10):
+        producer.produce(orders, b"x", partition=number % 2)
+    assert producer.flush(30) == 0
+    probe = KafkaProbe(kafka.url, {orders: group})
+    [before] = await probe.look([orders, missing])
+    assert (before.delivered, before.messages, before.arrived) == (0, 10, 10)
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group})
+    consumer.commit(offsets=[TopicPartition(orders, 0, 3)], asynchronous=False)
+    consumer.close()
+    [after] = await probe.look([orders, missing])
+    assert (after.queue, after.delivered, after.deliveries, after.ready, after.arrived) == (
+        orders,
+        3,
+        3,
+        7,
+        10,
+    )
+
+
+async def test_kafka_that_does_not_answer_is_an_error_of_the_probe() -> None:
+    [free] = free_ports(1)
+    with pytest.raises(TransportError):
+        await KafkaProbe(f"kafka://127.0.0.1:{free}/?connect_timeout=1s", {}).look(["orders"])

@@ -126,6 +126,7 @@ def _data(incident: Incident) -> dict[str, Any]:
         "text": found.text,
         "subject": incident.subject,
         "component": found.component,
+        "broker": incident.broker,
         "queue": found.queue,
         "error_type": found.error_type,
         "group": found.group,
@@ -307,32 +308,48 @@ def _result(tried: Tried) -> list[Cell]:
 @click.option("--json", "for_programs", is_flag=True, help="As JSON, for programs.")
 @click.pass_obj
 def rules(path: Path | None, for_programs: bool) -> None:  # noqa: FBT001  click passes flags by name
-    """Show the rules in force: their limits, and what they measure.
+    """Show the alert rules: limits, measures, and whether they can be measured.
 
     \b
     Examples:
       redrive alerts rules
       redrive --config production.toml alerts rules --json
-    """
-    from redrive.watch.alerts.made import rules_of
 
-    found = rules_of(load(path, os.environ))
+    A rule whose measure is never taken with these settings is listed with the reason.
+    """
+    from redrive.transports import kind_of
+    from redrive.watch.alerts.made import rules_of, unmeasured
+
+    settings = load(path, os.environ)
+    found = rules_of(settings)
+    url = settings.broker.url
+    reasons = unmeasured(settings, "embedded" if url is None else kind_of(url))
     if for_programs:
-        click.echo(as_json([_rule_data(rule) for rule in found]))
+        click.echo(as_json([_rule_data(rule, reasons.get(rule.measure)) for rule in found]))
         return
     if not found:
-        click.echo("every rule is switched off: nobody is told of anything")
+        click.echo("all alert rules are switched off; no alerts are sent")
         return
-    rows = [
-        [rule.name, _limit(rule, rule.warning), _limit(rule, rule.critical), str(rule.confirm), _origin(rule),
-         MEASURES[rule.measure]]
+    rows: list[list[Cell]] = [
+        [
+            rule.name,
+            _limit(rule, rule.warning),
+            _limit(rule, rule.critical),
+            str(rule.confirm),
+            _origin(rule),
+            Coloured("no", "yellow") if rule.measure in reasons else "yes",
+            MEASURES[rule.measure].meaning,
+        ]
         for rule in found
-    ]  # fmt: skip
-    click.echo(table(("rule", "warning", "critical", "looks", "origin", "measures"), rows))
+    ]
+    click.echo(table(("rule", "warning", "critical", "confirm", "origin", "measured", "measure"), rows))
+    for rule in found:
+        if rule.measure in reasons:
+            click.echo(f"not measured: {rule.name}: {reasons[rule.measure]}")
 
 
 def _limit(rule: AlertRule, limit: float | None) -> str:
-    return "" if limit is None else f"{'<' if rule.below else '>'} {number(limit)}"
+    return "" if limit is None else f"{'<' if rule.below else '>'} {number(limit, rule.measure)}"
 
 
 def _origin(rule: AlertRule) -> str:
@@ -342,12 +359,14 @@ def _origin(rule: AlertRule) -> str:
     return "shipped" if rule == shipped[rule.name] else "changed"
 
 
-def _rule_data(rule: AlertRule) -> dict[str, Any]:
+def _rule_data(rule: AlertRule, reason: str | None) -> dict[str, Any]:
     """A rule as JSON has it."""
     fields = plain(rule)
     return {
         **fields,
         "hides": sorted(rule.hides),
-        "measures": MEASURES[rule.measure],
+        "measures": MEASURES[rule.measure].meaning,
+        "measured": reason is None,
+        "not_measured_because": reason,
         "origin": _origin(rule),
     }

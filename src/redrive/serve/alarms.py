@@ -1,35 +1,39 @@
-"""How is an alert told that must not be lost, by one of several servers?
+"""Evaluate measurements, store the incidents, and have the alerts sent: by one of several servers, none lost.
 
-The incidents, and the alerts that somebody has not been told of yet, are one document in the store (S46 to S48). A
-server looks at what is measured, writes down what follows from it, and only then tells it; when somebody has been told,
-that is written down, too. Of several servers that find the same thing at the same time one is first to write it down:
-that one tells it.
+The incidents, and the alerts that were not delivered yet, are one document in the store. A server evaluates what was
+measured, stores the result, and only then hands the alerts to the notifiers; a delivered alert is stored as delivered.
+If several servers find the same thing at the same time, the first one to store it sends the alert. A crash between
+storing and sending repeats the alert, from this server after its restart or from another one after a while.
 
-The rule: written down first, then told. A crash between the two gives the same alert a second time, from this server
-when it is back or from another one after a while; never none.
+Nothing that can take long is between a dead letter and its alert. Each kind of measurement has a loop of its own, so a
+hanging management API or a slow count delays only itself. What was measured is evaluated in turns: at once if it
+raises an alert, otherwise together with whatever else comes within `_GATHER`.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeAlias
 
 from redrive.clock import Clock, pause, until_first
+from redrive.errors import RedriveError
 from redrive.letters import DeadLetter
-from redrive.serve.measures import Measures
+from redrive.serve.measures import Look, Measures
 from redrive.stores.base import Store
 from redrive.watch.alerts.alarm import Alarm, Book
 from redrive.watch.alerts.alert import Alert
 from redrive.watch.alerts.rules import Measured
 from redrive.watch.alerts.written import Document, Unsent, Written
 
-_LOOKS: Final = 4  # that may be late until another server takes over what this one tells
-_SHORTEST: Final = timedelta(seconds=5)
-_BREATH: Final = timedelta(milliseconds=200)
+_LATE_TURNS: Final = 4  # intervals after which another server takes over what this one sends
+_MIN_TAKEOVER: Final = timedelta(seconds=5)
+_GATHER: Final = timedelta(milliseconds=200)  # measurements that raise no alert are stored together
+_MAX_NEWS: Final = 1000  # kept while the store cannot be written; the next look finds what is dropped
+_Subject: TypeAlias = tuple[str, str | None, str]  # measure, broker and subject
 
 
 class Alarms:
-    """Looks, writes down, and has it told."""
+    """Turns measurements into alerts."""
 
     name = "alarm"
 
@@ -45,91 +49,148 @@ class Alarms:
         tell: Callable[[Alert, Sequence[str]], None],
         trouble: Callable[[str, Exception], None],
     ) -> None:
-        """`chosen` names who is to be told of an alert; `tell` has them told, and `ended` hears of it."""
+        """`chosen` names the notifiers of an alert; `tell` hands it to them, and `ended` is called for each result."""
         self._written = Written(store, self._begin_anew)
         self._alarm = alarm
         self._measures = measures
         self._clock = clock
         self._every = every
-        self._ours_for = max(_LOOKS * every, _SHORTEST)
+        self._ours_for = max(_LATE_TURNS * every, _MIN_TAKEOVER)
         self._chosen = chosen
         self._tell = tell
         self._trouble = trouble
-        self._news: list[Measured] = []  # measured, and not yet looked at
-        self._ended: set[tuple[str, datetime, str]] = set()  # told, and not yet written down
-        self._ours: set[tuple[str, datetime]] = set()  # alerts that this server tells
-        self._wake = asyncio.Event()
+        self._book: Book | None = None  # as of the last turn
+        self._news: list[Measured] = []  # letters that came, and were not evaluated yet
+        self._latest: dict[_Subject, Measured] = {}  # the last of all other measurements, likewise
+        self._ended: set[tuple[str, datetime, str]] = set()  # delivered, and not yet stored as such
+        self._ours: set[tuple[str, datetime]] = set()  # alerts that this server sends
+        self._has_work = asyncio.Event()
+        self._is_urgent = asyncio.Event()
 
-    # --- what others say -----------------------------------------------------------------------------------------
+    # --- what others report --------------------------------------------------------------------------------------
 
     def collected(self, queue: str, letters: Sequence[DeadLetter]) -> None:
-        """These letters have just come from this queue."""
-        self._news += self._measures.collected(queue, letters)
-        self._wake.set()
+        """These letters were collected from this queue just now."""
+        self.measured(self._measures.collected(queue, letters))
+
+    def measured(self, found: Sequence[Measured]) -> None:
+        """Evaluate these in the next turn."""
+        self._keep(found)
+        self._has_work.set()
+        if self._book is None or self._alarm.would_alert(self._book, found, self._clock.now()):
+            self._is_urgent.set()
 
     def ended(self, alert: Alert, name: str) -> None:
-        """Somebody was told of it, or never will be."""
+        """This notifier has delivered the alert, or has given it up."""
         self._ended.add((alert.incident, alert.time, name))
-        self._wake.set()
+        self._has_work.set()
 
     async def acknowledge(self, incident_id: str, by: str) -> bool:
-        """Somebody takes care of an incident; False: it is not open."""
+        """Acknowledge an incident; False if it is not open."""
         now = self._clock.now()
         return await self._written.change(
             lambda document: document.book.acknowledge(incident_id, by, now) is not None
         )
 
     async def book(self) -> Book:
-        """The incidents as they stand."""
+        """The incidents as they are stored."""
         return await self._written.book()
 
-    # --- the work --------------------------------------------------------------------------------------------------
+    # --- running -------------------------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Look again and again until `stop` is set."""
-        next_look = self._clock.monotonic()
-        while not stop.is_set():
-            self._wake.clear()
-            if self._clock.monotonic() >= next_look:
-                next_look = self._clock.monotonic() + self._every
-                await self.look()
-            else:
-                await self._turn([])
-            await pause(self._clock, _BREATH, stop)  # what comes in a flood is written down in portions
-            rest = next_look - self._clock.monotonic()
-            if rest > timedelta(0):
-                await until_first(self._wake.wait(), stop.wait(), self._clock.sleep(rest))
-        if self._ended:
-            await self._turn([])
+        """Measure and evaluate until `stop` is set."""
+        looking = [asyncio.create_task(self._repeat(look, stop)) for look in self._measures.looks]
+        try:
+            await self._turns(stop)
+        finally:
+            for task in looking:
+                task.cancel()
+            await asyncio.gather(*looking, return_exceptions=True)
 
     async def look(self) -> None:
-        """Measure everything, and tell what follows from it."""
-        book = await self.book()
-        await self._turn(await self._measures.taken(lambda measure: self._alarm.subjects(book, measure)))
+        """Take every measurement once, and evaluate them."""
+        self._book = await self.book()
+        for look in self._measures.looks:
+            self._keep(await self._taken(look))
+        await self.turn()
 
-    async def _turn(self, measured: Sequence[Measured]) -> None:
-        """Write down what follows from this and from the news, then have it told."""
-        news, ended = list(self._news), set(self._ended)
+    async def _repeat(self, look: Look, stop: asyncio.Event) -> None:
+        every = look.every or self._every
+        due = self._clock.monotonic()
+        while not stop.is_set():
+            self.measured(await self._taken(look))
+            due = max(due + every, self._clock.monotonic())
+            await pause(self._clock, due - self._clock.monotonic(), stop)
 
-        def change(document: Document) -> list[Unsent]:
+    async def _taken(self, look: Look) -> Sequence[Measured]:
+        try:
+            return await look.take(self._subjects)
+        except RedriveError:  # `/health` reports it
+            return ()
+        except Exception as error:  # noqa: BLE001  the other measurements go on, and this one is taken again
+            self._trouble(f"measurement failed measure={look.name}", error)
+            return ()
+
+    def _keep(self, found: Sequence[Measured]) -> None:
+        """Until the next turn. Of a value that is measured again, only the last measurement counts."""
+        for one in found:
+            if one.is_news:
+                self._news.append(one)
+            else:
+                self._latest[one.measure, one.broker, one.subject] = one
+        del self._news[:-_MAX_NEWS]
+
+    def _subjects(self, measure: str) -> set[str]:
+        book = self._book
+        return set() if book is None else self._alarm.subjects(book, measure, self._measures.broker)
+
+    async def _turns(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            if not self._has_work.is_set():
+                await until_first(self._has_work.wait(), stop.wait())
+                continue
+            if not self._is_urgent.is_set():
+                await until_first(self._is_urgent.wait(), stop.wait(), self._clock.sleep(_GATHER))
+            began = self._clock.monotonic()
+            await self.turn()
+            # At most half of the time is spent here, however many alerts there are.
+            await pause(self._clock, min(self._clock.monotonic() - began, _GATHER), stop)
+        if self._ended or self._news or self._latest:
+            await self.turn()
+
+    async def turn(self) -> None:
+        """Evaluate what was measured, store the result, then hand the alerts to the notifiers."""
+        self._has_work.clear()
+        self._is_urgent.clear()
+        news, self._news = self._news, []
+        latest, self._latest = self._latest, {}
+        ended = set(self._ended)
+
+        def change(document: Document) -> tuple[Book, list[Unsent]]:
             now = self._clock.now()
-            alerts = self._alarm.looked(document.book, [*news, *measured], now)
-            to_tell = self._kept(document, ended, now)
+            alerts = self._alarm.looked(document.book, [*news, *latest.values()], now)
+            to_send = self._kept(document, ended, now)
             for alert in alerts:
                 if names := tuple(self._chosen(alert)):
-                    to_tell.append(Unsent(alert, names, now + self._ours_for))
-            document.unsent += to_tell
-            return to_tell
+                    to_send.append(Unsent(alert, names, now + self._ours_for))
+            document.unsent += to_send
+            return document.book, to_send
 
-        to_tell = await self._written.change(change)
-        del self._news[: len(news)]
+        try:
+            self._book, to_send = await self._written.change(change)
+        except BaseException:  # the next turn does it again
+            self._news = [*news, *self._news][-_MAX_NEWS:]
+            self._latest = latest | self._latest
+            self._has_work.set()
+            raise
         self._ended -= ended
-        for one in to_tell:
+        for one in to_send:
             self._ours.add((one.alert.incident, one.alert.time))
             self._tell(one.alert, one.to)
 
     def _kept(self, document: Document, ended: set[tuple[str, datetime, str]], now: datetime) -> list[Unsent]:
-        """Strike out whom was told, hold what we tell, and take over what nobody does; the latter is to be told."""
+        """Remove what was delivered, keep what this server sends, and take over what no server sends any more."""
         left: list[Unsent] = []
         taken_over: list[Unsent] = []
         for one in document.unsent:

@@ -17,6 +17,8 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
+import msgspec
+
 from redrive.clock import Clock
 from redrive.collect import Collector, VerdictCollector
 from redrive.collect.reading import Reader
@@ -93,7 +95,8 @@ class Crew:
             ended=self._alert_ended,
         )
         self.alarms = self._the_alarms(component, probe)
-        self.collectors = {queue: self.a_collector(queue) for queue in _queues(settings, self.sources)}
+        self._named_queues = _queues(settings, self.sources)
+        self.collectors = {queue: self.a_collector(queue) for queue in self._named_queues}
         self.verdicts = VerdictCollector(
             transport,
             store,
@@ -195,18 +198,21 @@ class Crew:
                 every=settings.alerts.probe_every,
                 component=component,
                 trouble=self._trouble,
+                collected=self._collected_queues,
+                broker=self.broker,
             )
         measures = Measures(
             self._store,
             self._transport,
             lambda: self.services,
-            lambda: self.collectors,
+            self._collected_queues,
             self._clock,
             component=component,
             dead_letter_queues={source.name: source.dlq for source in self.sources},
             clean=settings.redactor().clean,
             broker=self.broker,
             undeliverable=self._undeliverable,
+            redrives=settings.recover.workers > 0,
             prober=prober,
         )
         self.measures = measures
@@ -245,6 +251,14 @@ class Crew:
             measure=HostHealth(self._clock),
             trouble=self._trouble,
         )
+
+    def _collected_queues(self) -> dict[str, int]:
+        """The queues that are collected now, each with what its collector has done."""
+        found = () if self.discovery is None else tuple(self.discovery.found)
+        return {
+            queue: sum(msgspec.structs.astuple(self.collectors[queue].counts))
+            for queue in (*self._named_queues, *found)
+        }
 
     def _undeliverable(self) -> dict[str, str]:
         """Sources whose redrives would reach no consumer, with the reason."""

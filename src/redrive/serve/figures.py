@@ -55,7 +55,9 @@ class Figures:
     async def text(self) -> bytes:
         """Everything, in Prometheus' text format. What the store cannot tell is left out."""
         registry = CollectorRegistry()
-        registry.register(_Once([*self._counted(), *_known(await self._from_store()), self._unserved()]))
+        registry.register(
+            _Once([*self._counted(), *_known(await self._from_store()), self._unserved(), self._resolution()])
+        )
         return generate_latest(registry)
 
     # --- what the services have counted ------------------------------------------------------------------------
@@ -144,6 +146,16 @@ class Figures:
         )
         for broker, count in self._crew.measures.unserved.items():
             family.add_metric([storable(broker)], count)
+        return family
+
+    def _resolution(self) -> Metric:
+        family = GaugeMetricFamily(
+            "redrive_resolution_ratio",
+            "share of the letters that arrived in the last day, and in the day before, that are resolved",
+            labels=["arrived"],
+        )
+        for day, ratio in self._crew.measures.resolution.items():
+            family.add_metric([day], ratio)
         return family
 
     # --- what the store knows ----------------------------------------------------------------------------------

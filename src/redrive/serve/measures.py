@@ -1,9 +1,10 @@
-"""What is measured for the alarm?
+"""Take the measurements that alert rules compare.
 
-What the store knows, what the services have counted, and whether the broker answers. What cannot be told at the moment
-is left out: nothing is concluded from it.
+Letters that were collected just now are measured at once, by `collected`. Everything else is measured by `looks`: each
+of them waits for one thing only (the store, the broker's connection, the broker's management), and runs in a loop of
+its own. What cannot be measured at the moment is left out; nothing is concluded from it.
 
-A dead letter that was just collected is measured at once, by `collected`; everything else when somebody looks.
+Letters are counted for the served broker alone: a store may hold letters of others, whose servers measure them.
 """
 
 import asyncio
@@ -15,39 +16,64 @@ from typing import Final, TypeAlias
 import msgspec
 
 from redrive.clock import Clock
-from redrive.errors import BrokerRefusedError, RedriveError, SourceMissingError, TransportError
+from redrive.errors import BrokerRefusedError, SourceMissingError, TransportError
 from redrive.letters import DeadLetter, LetterHead, State
+from redrive.rules import Strategy
 from redrive.serve.prober import Prober
 from redrive.serve.watched import Watched
 from redrive.stores.base import Store
 from redrive.stores.brokers import known_brokers
+from redrive.stores.many import load_those_there
 from redrive.stores.query import Condition, Op, Query, Sort
 from redrive.transports.base import Transport
 from redrive.watch.alerts.rules import Measured
 
 _SECOND: Final = timedelta(seconds=1)
 _MINUTE: Final = timedelta(minutes=1)
-_LATELY: Final = 5 * _MINUTE
-_USUALLY: Final = 60 * _MINUTE
-_FEWEST: Final = 10  # letters of an error type that can be a spike
+_RECENT: Final = 5 * _MINUTE
+_USUAL: Final = 60 * _MINUTE
+_MIN_SPIKE: Final = 10  # letters of an error type
 _DAY: Final = timedelta(days=1)
-_FEWEST_OF_A_DAY: Final = 20  # letters of which a share means something
-_MOST_IDS: Final = 100
-_REST: Final = 20  # times as long as the store has worked for us, it is left alone
-_PATIENCE: Final = 5.0  # seconds for one answer of the broker
+_MIN_RESOLUTION: Final = 20  # letters of which a share means something
+_MAX_IDS: Final = 100
+_MAX_ORIGINS: Final = 20  # sources whose dead-letter queue is read from a letter, in one look
+_REST: Final = 20  # times as long as the store took to count, it is left alone
+_DEPTH_TIMEOUT: Final = 5.0  # seconds
 _OPEN: Final = Condition("state", Op.IS, tuple(map(str, (State.PENDING, State.PROCESSING, State.MANUAL))))
-Subjects: TypeAlias = Callable[[str], Iterable[str]]  # of a measure: those that have to be measured
+_AUTOMATIC: Final = (
+    Condition("state", Op.IS, tuple(map(str, (State.PENDING, State.PROCESSING)))),
+    Condition(
+        "strategy", Op.IS, tuple(map(str, (Strategy.IMMEDIATE, Strategy.SCHEDULED, Strategy.CONDITIONAL)))
+    ),
+)
+Subjects: TypeAlias = Callable[[str], Iterable[str]]  # of a measure: those that have open incidents
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """Measurements that are taken together."""
+
+    name: str
+    take: Callable[[Subjects], Awaitable[list[Measured]]]
+    every: timedelta | None = None  # None: `alerts.every`
+
+
+class _Waiting(msgspec.Struct, frozen=True):
+    """A dead-letter queue with messages: its depth, what its collector has done, and since when nothing was taken."""
+
+    depth: int
+    progress: int
+    since: timedelta
 
 
 class Measures:
-    """Everything that is measured."""
+    """All measurements of a server."""
 
     def __init__(
         self,
         store: Store,
         transport: Transport,
         services: Callable[[], Sequence[Watched]],
-        queues: Callable[[], Iterable[str]],
+        queues: Callable[[], Mapping[str, int]],
         clock: Clock,
         *,
         component: str,
@@ -55,12 +81,15 @@ class Measures:
         clean: Callable[[str], str],
         broker: str | None = None,
         undeliverable: Callable[[], Mapping[str, str]] = dict,
+        publish_failures: Callable[[], Mapping[str, int]] = dict,
+        redrives: bool = True,
         prober: Prober | None = None,
     ) -> None:
-        """`queues` are those that are collected; `dead_letter_queues` tells where the letters of a source lie.
+        """`queues` are the collected ones, each with a number that grows when its collector takes a message.
 
-        `clean` takes out of an id what is not for everybody's eyes. `broker` is the name of the served broker;
-        `undeliverable` gives the sources whose redrives would reach no consumer, with the reason.
+        `dead_letter_queues` maps sources to theirs. `clean` redacts ids. `broker` is the name of the served broker.
+        `undeliverable` gives the sources whose redrives would reach no consumer, with the reason; `publish_failures`
+        counts, by source, the dead letters that consumers could not publish. `redrives` is False where no worker runs.
         """
         self._store = store
         self._transport = transport
@@ -70,14 +99,27 @@ class Measures:
         self._component = component
         self._dead_letter_queues = dict(dead_letter_queues)
         self._clean = clean
-        self._broker = broker or transport.kind
+        self.broker = broker or transport.kind
+        self._of_broker = Condition("broker", Op.IS, (self.broker,))
         self._undeliverable = undeliverable
+        self._publish_failures = publish_failures
+        self._redrives = redrives
         self.unserved: dict[str, int] = {}  # broker → letters that wait; as of the last look
+        self.resolution: dict[str, float] = {}  # share of resolved letters by day of arrival; likewise
         self._prober = prober
-        self._open: dict[str, int] = {}  # by source: as of the last look, and what was collected since
+        # By source: as of the last look, and what was collected since.
+        self._open: Counter[str] = Counter()
+        self._automatic: Counter[str] = Counter()  # of these, letters that are redriven without a person
         self._has_looked = False
         self._rest_until = timedelta(0)
         self._came: deque[tuple[timedelta, Counter[str]]] = deque()  # letters by error type, the oldest first
+        self._waiting: dict[str, _Waiting] = {}  # by dead-letter queue
+        self.looks: Sequence[Look] = (
+            Look(name="server", take=self._of_server),
+            Look(name="store", take=self._of_store),
+            Look(name="queues", take=self._of_queues),
+            *([] if prober is None else [Look(name="probe", take=self._of_probe, every=prober.every)]),
+        )
 
     # --- at once ---------------------------------------------------------------------------------------------------
 
@@ -93,52 +135,132 @@ class Measures:
             by_source.setdefault(letter.source, []).append(letter)
         for source, heads in by_source.items():
             self._dead_letter_queues[source] = queue
-            self._open[source] = self._open.get(source, 0) + len(heads)
+            self._open[source] += len(heads)
+            self._automatic[source] += sum(map(_is_automatic, heads))
         return [self._open_letters(source, heads) for source, heads in by_source.items()]
 
-    def _open_letters(self, source: str, new: Sequence[LetterHead]) -> Measured:
-        """The letters of a source that are open, of which these are new."""
+    def _open_letters(self, source: str, new: Sequence[LetterHead], *, is_news: bool = False) -> Measured:
+        """The open letters of a source, of which these are new."""
         types, groups = {head.error_type for head in new}, {head.group for head in new}
-        counts = {"open": float(self._open.get(source, 0))}
+        count = self._open[source]
         return Measured(
             measure="open_letters",
             subject=source,
-            value=counts["open"],
+            value=count,
             component=self._component,
+            broker=self.broker,
             queue=self._dead_letter_queues.get(source),
             error_type=types.pop() if len(types) == 1 else None,
             group=groups.pop() if len(groups) == 1 else None,
-            is_news=bool(new),
-            counts={**counts, "new": float(len(new))} if new else counts,
+            letter_id=new[0].id if len(new) == count == 1 else None,
+            is_news=bool(new) or is_news,
+            next=self._next(count, self._automatic[source] if self._redrives else 0),
+            counts={"open": count, "new": len(new)} if new else {"open": count},
             correlation_ids=tuple(
-                self._clean(head.correlation_id) for head in new[:_MOST_IDS] if head.correlation_id
+                self._clean(head.correlation_id) for head in new[:_MAX_IDS] if head.correlation_id
             ),
         )
 
-    # --- when somebody looks ---------------------------------------------------------------------------------------
+    @staticmethod
+    def _next(count: int, automatic: int) -> str:
+        """What happens with so many open letters."""
+        if automatic <= 0:
+            return "Manual intervention required."
+        if automatic >= count:
+            return "No intervention required: automatic redrive is pending."
+        return f"Manual intervention required for {count - automatic:,}; {automatic:,} are redriven automatically."
 
-    async def taken(self, subjects: Subjects) -> list[Measured]:
-        """Everything that can be measured now."""
-        found = [
+    # --- the server itself -----------------------------------------------------------------------------------------
+
+    async def _of_server(self, subjects: Subjects) -> list[Measured]:
+        """What this process knows without asking."""
+        return [
             *self._ingestion(),
             *self._spikes(subjects("error_spike")),
-            *self._running(subjects("service")),
-            *self._not_delivered(subjects("undeliverable")),
+            *self._running(subjects("service_failed")),
+            *self._held_back(subjects("undeliverable")),
+            *self._unpublished(subjects("dead_letter_publish_failures")),
         ]
-        looks: list[Callable[[], Awaitable[list[Measured]]]] = [
-            lambda: self._from_store(subjects),
-            lambda: self._depths(subjects("dlq_depth")),
+
+    def _running(self, known: Iterable[str]) -> list[Measured]:
+        states = {service.name: service.trouble is not None for service in self._services()}
+        return [
+            Measured(measure="service_failed", subject=name, value=int(states.get(name, False)))
+            for name in sorted({*states, *known})
         ]
-        if self._prober is not None:
-            looks.append(self._prober.measured)
-        for look in looks:
-            try:
-                found += await look()
-            except RedriveError:  # `/health` says why
-                continue
+
+    def _held_back(self, known: Iterable[str]) -> list[Measured]:
+        reasons = self._undeliverable()
+        return [
+            self._of_source("undeliverable", source, int(source in reasons))
+            for source in sorted({*reasons, *known})
+        ]
+
+    def _unpublished(self, known: Iterable[str]) -> list[Measured]:
+        failures = self._publish_failures()
+        return [
+            self._of_source("dead_letter_publish_failures", source, count, failures=count)
+            for source in sorted({*failures, *known})
+            for count in [failures.get(source, 0)]
+        ]
+
+    def _of_source(self, measure: str, source: str, value: int, **counts: int) -> Measured:
+        return Measured(
+            measure=measure,
+            subject=source,
+            value=value,
+            component=self._component,
+            broker=self.broker,
+            queue=self._dead_letter_queues.get(source),
+            counts={**counts},
+        )
+
+    def _ingestion(self) -> list[Measured]:
+        count = self._between(_MINUTE, timedelta(0)).total()
+        return [
+            Measured(
+                measure="ingestion",
+                value=count,
+                component="store",
+                broker=self.broker,
+                counts={"collected": count},
+            )
+        ]
+
+    def _spikes(self, known: Iterable[str]) -> list[Measured]:
+        """How many times as often as in the hour before each error type came in the last minutes."""
+        recent, before = self._between(_RECENT, timedelta(0)), self._between(_RECENT + _USUAL, _RECENT)
+        found = []
+        for error_type in sorted({*recent, *known}):
+            count = recent[error_type]
+            usual = max(before[error_type] / (_USUAL / _RECENT), 1.0)
+            found.append(
+                Measured(
+                    measure="error_spike",
+                    subject=error_type,
+                    value=count / usual if count >= _MIN_SPIKE else 0,
+                    component="store",
+                    broker=self.broker,
+                    error_type=error_type,
+                    counts={"collected": count, "usual": round(usual, 1)},
+                )
+            )
         return found
 
-    async def _from_store(self, subjects: Subjects) -> list[Measured]:
+    def _between(self, longest: timedelta, shortest: timedelta) -> Counter[str]:
+        """Letters by error type that were collected between so long ago and so long ago."""
+        now = self._clock.monotonic()
+        while self._came and now - self._came[0][0] > _RECENT + _USUAL:
+            self._came.popleft()
+        found: Counter[str] = Counter()
+        for at, types in self._came:
+            if shortest <= now - at < longest:
+                found += types
+        return found
+
+    # --- the store -------------------------------------------------------------------------------------------------
+
+    async def _of_store(self, subjects: Subjects) -> list[Measured]:
         """What has to be counted there; a store that takes long for it is asked less often."""
         began = self._clock.monotonic()
         if began < self._rest_until:
@@ -155,43 +277,70 @@ class Measures:
 
     async def _letters(self, known: Iterable[str]) -> list[Measured]:
         known, is_first, self._has_looked = set(known), not self._has_looked, True
-        before, self._open = self._open, await self._store.tally("source", Query((_OPEN,)))
+        before, had_automatic = self._open, self._automatic
+        self._open = Counter(await self._store.tally("source", Query((_OPEN, self._of_broker))))
+        self._automatic = Counter(
+            await self._store.tally("source", Query((*_AUTOMATIC, self._of_broker)))
+            if self._open and self._redrives
+            else {}
+        )
+        await self._find_queues()
         found = []
         for source in sorted({*self._open, *known}):
             new: Sequence[LetterHead] = ()
-            grown = self._open.get(source, 0) - before.get(source, 0)
-            # Another server has collected them, or this one before it was started again; it was told of those.
+            grown = self._open[source] - before[source]
+            # Another server collected them, or this one before its restart; those were reported.
             if grown > 0 and not (is_first and source in known):
-                of_source = Condition("source", Op.IS, (source,))
-                newest = Query((_OPEN, of_source), sort=Sort("created", descending=True))
-                new = (await self._store.page(newest, limit=min(grown, _MOST_IDS))).heads
-            found.append(self._open_letters(source, new))
-        backlog = float(sum(self._open.values()))
+                newest = Query((*self._open_of(source),), sort=Sort("created", descending=True))
+                new = (await self._store.page(newest, limit=min(grown, _MAX_IDS))).heads
+            was_manual = before[source] - had_automatic[source]
+            is_manual = self._open[source] - self._automatic[source]
+            is_news = self._redrives and not is_first and is_manual > was_manual
+            found.append(self._open_letters(source, new, is_news=is_news))
+        backlog = await self._store.count(Query((_OPEN,)))
         return [
             *found,
             Measured(measure="backlog", value=backlog, component="store", counts={"open": backlog}),
         ]
 
+    def _open_of(self, source: str) -> tuple[Condition, ...]:
+        return _OPEN, self._of_broker, Condition("source", Op.IS, (source,))
+
+    async def _find_queues(self) -> None:
+        """Learn from stored letters which queue they came from, where neither settings nor a collector say."""
+        unknown = sorted(self._open.keys() - self._dead_letter_queues.keys())[:_MAX_ORIGINS]
+        for source in unknown:
+            newest = Query(self._open_of(source), sort=Sort("created", descending=True))
+            heads = (await self._store.page(newest, limit=1)).heads
+            for letter in await load_those_there(self._store, [head.id for head in heads]):
+                if letter.origin.dead_letter_source is not None:
+                    self._dead_letter_queues.setdefault(source, letter.origin.dead_letter_source)
+
     async def _resolution(self) -> list[Measured]:
-        since = Condition("created", Op.AT_LEAST, (self._clock.now() - _DAY,))
-        states = await self._store.tally("state", Query((since,)))
-        resolved, total = float(states.get(State.RESOLVED, 0)), float(sum(states.values()))
-        if total < _FEWEST_OF_A_DAY:
+        """Of the letters of the previous day, because each of them had a day in which it could be resolved."""
+        self.resolution, total, resolved = {}, 0, 0
+        for name, days in (("last_day", 1), ("previous_day", 2)):
+            until = self._clock.now() - (days - 1) * _DAY
+            arrived = (
+                Condition("created", Op.AT_LEAST, (until - _DAY,)),
+                Condition("created", Op.LESS, (until,)),
+            )
+            states = await self._store.tally("state", Query(arrived))
+            resolved, total = states.get(State.RESOLVED, 0), sum(states.values())
+            if total:
+                self.resolution[name] = resolved / total
+        if total < _MIN_RESOLUTION:
             return []
         counts = {"resolved": resolved, "of": total}
-        return [Measured(measure="resolution", value=resolved / total, component="store", counts=counts)]
+        return [Measured(measure="resolution", value=resolved / total, component="store", counts={**counts})]
 
     async def _unconfirmed(self, known: Iterable[str]) -> list[Measured]:
-        counts = await self._store.tally("source", Query((Condition("unconfirmed", Op.IS, (1,)),)))
+        is_unconfirmed = Condition("unconfirmed", Op.IS, (1,))
+        counts = await self._store.tally("source", Query((is_unconfirmed, self._of_broker)))
         return [
-            Measured(
-                measure="unconfirmed",
-                subject=source,
-                value=float(counts.get(source, 0)),
-                component=self._component,
-                counts={"unconfirmed": float(counts.get(source, 0))},
-            )
+            self._of_source("unconfirmed", source, count, unconfirmed=count)
             for source in sorted({*counts, *known})
+            for count in [counts.get(source, 0)]
         ]
 
     async def _unserved(self, known: Iterable[str]) -> list[Measured]:
@@ -199,96 +348,93 @@ class Measures:
         pending = Query((Condition("state", Op.IS, (str(State.PENDING),)),))
         waiting = await self._store.tally("broker", pending)
         brokers, now = await known_brokers(self._store), self._clock.now()
-        served = {self._broker, *(name for name, broker in brokers.items() if broker.is_served(now))}
+        served = {self.broker, *(name for name, broker in brokers.items() if broker.is_served(now))}
         self.unserved = {name: count for name, count in waiting.items() if name not in served}
         return [
             Measured(
                 measure="unserved",
                 subject=name,
-                value=float(self.unserved.get(name, 0)),
+                value=count,
                 component="store",
-                counts={"waiting": float(self.unserved.get(name, 0))},
+                counts={"waiting": count},
             )
             for name in sorted({*self.unserved, *known})
+            for count in [self.unserved.get(name, 0)]
         ]
 
-    def _not_delivered(self, known: Iterable[str]) -> list[Measured]:
-        reasons = self._undeliverable()
-        return [
-            Measured(
-                measure="undeliverable",
-                subject=source,
-                value=float(source in reasons),
-                component=self._component,
-            )
-            for source in sorted({*reasons, *known})
-        ]
+    # --- the broker ------------------------------------------------------------------------------------------------
 
-    async def _depths(self, known: Iterable[str]) -> list[Measured]:
-        """How deep the queues are, and whether there is a broker that says so."""
-        broker = Measured(measure="broker", subject=self._component, value=0, component=self._component)
-        found = [broker]
-        for queue in sorted({*self._queues(), *known}):
+    async def _of_queues(self, subjects: Subjects) -> list[Measured]:
+        """How deep the dead-letter queues are, whether they are drained, and whether the broker answers."""
+        collected = self._queues()
+        probed = set() if self._prober is None else set(self._prober.sources())
+        known = {*subjects("dlq_depth"), *subjects("uncollected"), *(set(subjects("queue_missing")) - probed)}
+        found = [self._unreachable(0)]
+        waiting: dict[str, _Waiting] = {}
+        for queue in sorted({*collected, *known}):
+            is_missing = False
             try:
-                async with asyncio.timeout(_PATIENCE):
-                    depth = float(await self._transport.depth(queue))
+                async with asyncio.timeout(_DEPTH_TIMEOUT):
+                    depth = await self._transport.depth(queue)
             except SourceMissingError:
-                depth = 0.0  # it has gone, and what lay in it
+                depth, is_missing = 0, queue in collected
             except BrokerRefusedError:
-                continue  # the broker is there; how deep this queue is, the user may not ask
+                continue  # the broker answers, but this user may not see the queue
             except (TransportError, TimeoutError):
-                return [msgspec.structs.replace(broker, value=1)]
-            found.append(
-                Measured(
-                    measure="dlq_depth",
-                    subject=queue,
-                    value=depth,
-                    component=self._component,
-                    queue=queue,
-                    counts={"messages": depth},
-                )
+                return [self._unreachable(1)]
+            if depth and queue in collected:
+                waiting[queue] = self._waited(queue, depth, collected[queue])
+            stored = sum(
+                self._open[source] for source, dlq in self._dead_letter_queues.items() if dlq == queue
             )
+            counts = {"messages": depth, "open_letters": stored}
+            found += [
+                self._of_queue("queue_missing", queue, int(is_missing)),
+                self._of_queue("dlq_depth", queue, depth + stored, **counts),
+                self._of_queue("uncollected", queue, self._seconds_since(waiting.get(queue)), messages=depth),
+            ]
+        self._waiting = waiting
         return found
 
-    def _running(self, known: Iterable[str]) -> list[Measured]:
-        states = {service.name: service.trouble is not None for service in self._services()}
-        return [
-            Measured(measure="service", subject=name, value=float(states.get(name, False)))
-            for name in sorted({*states, *known})
-        ]
+    def _waited(self, queue: str, depth: int, progress: int) -> _Waiting:
+        """Since when no message was taken. Another server may take them: then the queue is shorter at times."""
+        before = self._waiting.get(queue)
+        is_taken = before is None or depth < before.depth or progress != before.progress
+        since = self._clock.monotonic() if before is None or is_taken else before.since
+        return _Waiting(depth, progress, since)
 
-    # --- what came lately --------------------------------------------------------------------------------------------
+    def _seconds_since(self, waiting: _Waiting | None) -> float:
+        return 0 if waiting is None else (self._clock.monotonic() - waiting.since).total_seconds()
 
-    def _ingestion(self) -> list[Measured]:
-        came = float(self._between(_MINUTE, timedelta(0)).total())
-        return [Measured(measure="ingestion", value=came, component="store", counts={"came": came})]
+    def _unreachable(self, value: int) -> Measured:
+        return Measured(
+            measure="broker_unreachable",
+            subject=self.broker,
+            value=value,
+            component=self._component,
+            broker=self.broker,
+        )
 
-    def _spikes(self, known: Iterable[str]) -> list[Measured]:
-        """How many times as often as in the hour before each error type came in the last minutes."""
-        lately, before = self._between(_LATELY, timedelta(0)), self._between(_LATELY + _USUALLY, _LATELY)
-        found = []
-        for error_type in sorted({*lately, *known}):
-            came = lately[error_type]
-            usual = max(before[error_type] / (_USUALLY / _LATELY), 1.0)
-            found.append(
-                Measured(
-                    measure="error_spike",
-                    subject=error_type,
-                    value=came / usual if came >= _FEWEST else 0.0,
-                    component="store",
-                    error_type=error_type,
-                    counts={"came": float(came), "usual": round(usual, 1)},
-                )
-            )
+    def _of_queue(self, measure: str, queue: str, value: float, **counts: int) -> Measured:
+        return Measured(
+            measure=measure,
+            subject=queue,
+            value=value,
+            component=self._component,
+            broker=self.broker,
+            queue=queue,
+            counts={**counts},
+        )
+
+    async def _of_probe(self, subjects: Subjects) -> list[Measured]:
+        """What the broker's management says; if it says nothing, whether that is the fault of the broker first."""
+        assert self._prober is not None  # noqa: S101  else it is not among the looks
+        found = await self._prober.measured()
+        if self._prober.failures:
+            found = [*await self._of_queues(subjects), *found]
         return found
 
-    def _between(self, longest: timedelta, shortest: timedelta) -> Counter[str]:
-        """Letters by error type that came so long ago at the most, and at the least."""
-        now = self._clock.monotonic()
-        while self._came and now - self._came[0][0] > _LATELY + _USUALLY:
-            self._came.popleft()
-        found: Counter[str] = Counter()
-        for at, types in self._came:
-            if shortest <= now - at < longest:
-                found += types
-        return found
+
+def _is_automatic(head: LetterHead) -> bool:
+    """Whether it is redriven without a person."""
+    return head.state is not State.MANUAL and head.strategy not in (None, str(Strategy.MANUAL))

@@ -34,7 +34,7 @@ from redrive.serve.web import check_loopback, start_web
 from redrive.settings import Settings, StoreSettings
 from redrive.stores import open_store
 from redrive.transports import Source, Transport, broker_name, open_transport
-from redrive.transports.probing import Probe, probe_of
+from redrive.transports.probing import probe_of
 from redrive.watch.alerts.made import check
 
 _LOG: Final = logging.getLogger("redrive.serve")
@@ -96,8 +96,12 @@ class Server:
                 self._trouble,
                 self._sources,
                 discover,
-                _component(self._settings.broker.url),
-                _probe(url, management or self._settings.broker.management_url),
+                "the embedded broker" if broker is not None else component_of(transport.kind),
+                probe_of(
+                    url,
+                    management or self._settings.broker.management_url,
+                    {source.name: source.group for source in self._sources},
+                ),
                 broker_name(self._settings),
             )
             condition = Condition(
@@ -208,16 +212,9 @@ def store_of(settings: Settings) -> StoreSettings:
     return msgspec.structs.replace(store, url=f"sqlite:{file}")
 
 
-def _component(broker: str | None) -> str:
-    """What people call the broker."""
-    if broker is None:
-        return "the embedded broker"
-    return "Kafka" if broker.startswith("kafka") else "RabbitMQ"
-
-
-def _probe(url: str, management: str | None) -> Probe | None:
-    """What asks the broker's management, where somebody has said that there is one."""
-    return None if management is None else probe_of(url, management)
+def component_of(kind: str) -> str:
+    """What alerts call a broker of this kind."""
+    return {"rabbitmq": "RabbitMQ", "kafka": "Kafka"}.get(kind, kind)
 
 
 def _file_of(store: StoreSettings) -> Path | None:

@@ -185,8 +185,8 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
         "alerts": (
             AlertSettings,
             {
-                "every": Setting(duration(_SECOND, _HOUR), "how often it is looked whether something is wrong"),
-                "probe_every": Setting(duration(_SECOND, _DAY), "how often the broker's management API is asked"),
+                "every": Setting(duration(_SECOND, _HOUR), "how often the rules are evaluated"),
+                "probe_every": Setting(duration(_SECOND, _DAY), "how often the broker is probed"),
                 "cool_down": Setting(
                     duration(timedelta(0), _AGES), "between two alerts of an incident that has not become worse"
                 ),
@@ -234,8 +234,10 @@ _ALERT_RULE: Final[Mapping[str, Setting]] = MappingProxyType(
         "warning": Setting(number, "beyond this it is a warning"),
         "critical": Setting(number, "beyond this it is critical"),
         "below": Setting(yes_or_no, "whether lower is worse"),
-        "confirm": Setting(whole(1, 1000), "looks in a row that have to find it"),
-        "text": Setting(text, "the sentence, of `{subject}`, `{queue}`, `{value}` and `{limit}`"),
+        "confirm": Setting(whole(1, 1000), "violations in a row until the alert is raised"),
+        "text": Setting(
+            text, "the sentence; `{subject}`, `{queue}`, `{value}`, `{limit}` and `{next}` are replaced"
+        ),
         "off": Setting(yes_or_no, "whether it is not looked at"),
     }
 )

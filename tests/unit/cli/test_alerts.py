@@ -39,7 +39,7 @@ def incident(incident_id: str, subject: str = "orders", **changes: Any) -> Incid
         "told_severity": found.severity,
         **changes,
     }
-    return Incident(id=incident_id, rule="queue-size", subject=subject, found=found, **fields)
+    return Incident(id=incident_id, rule="dlq-depth", subject=subject, found=found, **fields)
 
 
 def book() -> Book:
@@ -224,25 +224,48 @@ def test_a_whole_id_means_that_incident_even_if_another_begins_with_it() -> None
 
 def test_the_rules_in_force_are_shown_with_where_they_come_from(say: Say) -> None:
     Path("redrive.toml").write_text(
-        "[[alert_rules]]\nname = 'queue-size'\nwarning = 7\n"
-        "[[alert_rules]]\nname = 'service'\noff = true\n"
+        "[[alert_rules]]\nname = 'dlq-depth'\nwarning = 7\n"
+        "[[alert_rules]]\nname = 'service-failed'\noff = true\n"
         "[[alert_rules]]\nname = 'too-quiet'\nmeasure = 'ingestion'\nwarning = 1\nbelow = true\ntext = 'quiet'\n"
     )
     code, out, err = say("rules")
     assert (code, err) == (0, "")
     rows = {line.split()[0]: line for line in out.splitlines()}
-    assert rows["queue-size"].split()[1:7] == [">", "7", ">", "1,000", "1", "changed"]
+    assert rows["dlq-depth"].split()[1:7] == [">", "7", ">", "1,000", "1", "changed"]
     assert rows["too-quiet"].split()[1:5] == ["<", "1", "1", "own"]
     assert rows["backlog"].split()[1:5] == [">", "10,000", "1", "shipped"]
-    assert "service" not in rows
+    assert "service-failed" not in rows
     found = {rule["name"]: rule for rule in json.loads(say("rules", "--json")[1])}
-    assert found["queue-size"]["warning"] == 7
-    assert found["broker-away"]["hides"] == ["probe-failed", "queue-size"]
-    assert found["too-quiet"]["measures"] == "dead letters that came in a minute"
+    assert found["dlq-depth"]["warning"] == 7
+    assert found["broker-unreachable"]["hides"] == [
+        "dlq-depth",
+        "dlq-uncollected",
+        "probe-failed",
+        "queue-missing",
+        "queue-stalled",
+    ]
+    assert found["too-quiet"]["measures"] == "dead letters collected in the last minute"
     assert {name: rule["origin"] for name, rule in found.items() if rule["origin"] != "shipped"} == {
-        "queue-size": "changed",
+        "dlq-depth": "changed",
         "too-quiet": "own",
     }
+
+
+def test_rule_that_cannot_be_measured_is_shown_with_the_reason(say: Say) -> None:
+    Path("redrive.toml").write_text("[broker]\nurl = 'amqp://127.0.0.1'\n[[sources]]\nname = 'orders'\n")
+    lines = say("rules")[1].splitlines()
+    assert lines[0].split() == ["rule", "warning", "critical", "confirm", "origin", "measured", "measure"]
+    ratio, depth = (
+        next(line for line in lines if line.startswith(name)) for name in ("dead-letter-ratio", "dlq-depth")
+    )
+    assert ratio.split()[1:7] == [">", "10", "%", "2", "shipped", "no"]
+    assert depth.split()[1:7] == [">", "100", ">", "1,000", "1", "shipped"]
+    assert depth.split()[7] == "yes"
+    assert "not measured: dead-letter-ratio: broker.management_url is not set" in lines
+    found = {rule["name"]: rule for rule in json.loads(say("rules", "--json")[1])}
+    assert (found["dead-letter-ratio"]["measured"], found["dlq-depth"]["measured"]) == (False, True)
+    assert found["dead-letter-ratio"]["not_measured_because"] == "broker.management_url is not set"
+    assert found["dlq-depth"]["not_measured_because"] is None
 
 
 CHAT = "[[notify]]\nname = 'chat'\nkind = 'slack'\nurl = 'http://127.0.0.1:1/T0/secret-path'\n"

@@ -1,7 +1,7 @@
 """The alarm of a server: written down first, then told; by one server of several, and never lost."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -10,18 +10,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from redrive.errors import BrokerUnreachableError, StoreError
-from redrive.letters import DeadLetter
+from redrive.errors import BrokerUnreachableError, SourceMissingError, StoreError
+from redrive.letters import DeadLetter, Origin
 from redrive.letters.redact import Redactor
 from redrive.serve.alarms import Alarms
 from redrive.serve.measures import Measures
+from redrive.serve.prober import Prober
 from redrive.serve.watched import Watched
 from redrive.stores.base import Store
-from redrive.stores.changes import Resolve, Settlement
+from redrive.stores.changes import Park, Resolve, Settlement
 from redrive.stores.memory import MemoryStore
 from redrive.stores.query import EVERYTHING, Query
 from redrive.stores.sqlite import SqliteStore
-from redrive.testing import ManualClock, letters
+from redrive.testing import ManualClock, a_letter, letters
+from redrive.transports.probing import Probe, Probed
 from redrive.watch.alerts.alarm import Alarm
 from redrive.watch.alerts.alert import Alert, Occasion
 from redrive.watch.alerts.rules import RULES
@@ -38,19 +40,33 @@ class Broker:
 
     def __init__(self) -> None:
         self.depths: dict[str, int] = {}
+        self.missing: set[str] = set()
         self.is_away = False
 
     async def depth(self, queue: str) -> int:
         if self.is_away:
             raise BrokerUnreachableError("nobody answers")
+        if queue in self.missing:
+            raise SourceMissingError(f"no queue is called '{queue}'")
         return self.depths.get(queue, 0)
 
 
 class Place:
     """A server's alarm, and what it has told."""
 
-    def __init__(self, store: Store, clock: ManualClock, *names: str, prefix: str = "i") -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: ManualClock,
+        *names: str,
+        prefix: str = "i",
+        broker: str = "rabbitmq",
+        probe: Probe | None = None,
+        dead_letter_queues: Mapping[str, str] = {"orders": "orders.dlq"},
+    ) -> None:
         self.broker = Broker()
+        self.collected = {"orders.dlq": 0}  # queue → what its collector has done
+        self.publish_failures: dict[str, int] = {}
         self.told: list[tuple[Alert, Sequence[str]]] = []
         self.troubles: list[str] = []
         self.services: list[Watched] = []
@@ -59,12 +75,24 @@ class Place:
             store,
             self.broker,  # type: ignore[arg-type]  # nothing else is asked of it
             lambda: self.services,
-            lambda: ["orders.dlq"],
+            lambda: self.collected,
             clock,
             component="RabbitMQ",
-            dead_letter_queues={"orders": "orders.dlq"},
+            dead_letter_queues=dead_letter_queues,
             clean=Redactor().clean,
-            broker="rabbitmq",
+            broker=broker,
+            publish_failures=lambda: self.publish_failures,
+            prober=None
+            if probe is None
+            else Prober(
+                probe,
+                dict,
+                clock,
+                every=MINUTE,
+                component="RabbitMQ",
+                trouble=lambda what, _error: self.troubles.append(what),
+                broker=broker,
+            ),
         )
         self.alarms = Alarms(
             store,
@@ -83,7 +111,7 @@ class Place:
 
     async def turn(self) -> None:
         """What `run` does when it is woken."""
-        await self.alarms._turn([])
+        await self.alarms.turn()
 
 
 @pytest.fixture
@@ -350,18 +378,18 @@ async def test_a_broker_that_is_away_is_told_when_it_was_seen_twice_and_hides_it
     place = Place(store, clock)
     place.broker.depths["orders.dlq"] = 101
     await place.alarms.look()
-    assert place.occasions == [("queue-size", RAISED)]
+    assert place.occasions == [("dlq-depth", RAISED)]
     place.broker.is_away = True
     for _ in range(3):
         clock.advance(timedelta(seconds=15))
         await place.alarms.look()
-    assert place.occasions == [("queue-size", RAISED), ("broker-away", RAISED)]
+    assert place.occasions == [("dlq-depth", RAISED), ("broker-unreachable", RAISED)]
     place.broker.is_away = False
     place.broker.depths.clear()
     for _ in range(10):
         clock.advance(timedelta(seconds=15))
         await place.alarms.look()
-    assert place.occasions[2:] == [("broker-away", RECOVERED), ("queue-size", RECOVERED)]
+    assert place.occasions[2:] == [("broker-unreachable", RECOVERED), ("dlq-depth", RECOVERED)]
 
 
 async def test_more_than_a_hundred_letters_in_a_minute_are_a_warning(
@@ -370,11 +398,11 @@ async def test_more_than_a_hundred_letters_in_a_minute_are_a_warning(
     place = Place(store, clock)
     await died(store, place, 100)
     await place.alarms.look()
-    assert ("ingestion", RAISED) not in place.occasions
+    assert ("ingestion-rate", RAISED) not in place.occasions
     clock.advance(timedelta(seconds=59))
     await died(store, place, 1, start=100)
     await place.alarms.look()
-    assert ("ingestion", RAISED) in place.occasions
+    assert ("ingestion-rate", RAISED) in place.occasions
 
 
 async def test_an_error_type_that_comes_more_often_than_usual_is_a_warning(
@@ -399,18 +427,21 @@ async def test_an_error_type_that_comes_more_often_than_usual_is_a_warning(
     assert ("error-spike", RECOVERED) in place.occasions
 
 
-async def test_a_day_in_which_less_than_half_is_resolved_is_a_warning(
-    store: MemoryStore, clock: ManualClock
+@pytest.mark.parametrize("count", [19, 20])
+async def test_resolution_rate_is_evaluated_for_letters_that_had_a_day(
+    store: MemoryStore, clock: ManualClock, count: int
 ) -> None:
     place = Place(store, clock)
-    await died(store, place, 19)
-    for _ in range(2):
-        await place.alarms.look()
-    assert ("resolution", RAISED) not in place.occasions, "too few to say anything"
-    await died(store, place, 1, start=19)
-    for _ in range(2):
-        await place.alarms.look()
-    assert ("resolution", RAISED) in place.occasions
+    await died(store, place, count)
+    for hours, is_raised in ((0, False), (23, False), (2, count >= 20)):
+        clock.advance(timedelta(hours=hours))
+        for _ in range(2):
+            await place.alarms.look()
+        assert (("resolution-rate", RAISED) in place.occasions) is is_raised
+    if count >= 20:
+        [alert] = [alert for alert, _ in place.told if alert.rule == "resolution-rate"]
+        assert alert.text == "0 % of the dead letters of the previous day are resolved (threshold 50 %)"
+        assert alert.counts == {"resolved": 0, "of": 20}
 
 
 async def test_a_store_that_takes_long_to_count_is_asked_less_often(
@@ -424,10 +455,10 @@ async def test_a_store_that_takes_long_to_count_is_asked_less_often(
         return await MemoryStore.tally(store, by, query)
 
     store.tally = tally  # type: ignore[method-assign]
-    for _ in range(8):  # four seconds of counting are followed by eighty of rest
+    for _ in range(9):  # five seconds of counting are followed by a hundred of rest
         await place.alarms.look()
         clock.advance(timedelta(seconds=15))
-    assert asked == ["source", "state", "source", "broker"] * 2
+    assert asked == ["source", "state", "state", "source", "broker"] * 2
 
 
 async def test_a_service_that_does_not_run_is_told(store: MemoryStore, clock: ManualClock) -> None:
@@ -444,8 +475,8 @@ async def test_a_service_that_does_not_run_is_told(store: MemoryStore, clock: Ma
         await service.run(asyncio.Event())
     for _ in range(2):
         await place.alarms.look()
-    assert place.occasions == [("service", RAISED)]
-    assert place.told[0][0].text == "retention has failed and is being started again."
+    assert place.occasions == [("service-failed", RAISED)]
+    assert place.told[0][0].text == "retention failed and is being restarted."
 
 
 # --- running ---------------------------------------------------------------------------------------------------------
@@ -490,3 +521,343 @@ async def test_who_was_told_last_is_written_down_on_stopping(store: MemoryStore,
         await until(place, 1)
         place.alarms.ended(place.told[0][0], "mail")
     assert await unsent(store) == []
+
+
+# --- promptness ------------------------------------------------------------------------------------------------------
+
+
+class Hanging:
+    """A management API that accepts a request and never answers."""
+
+    place = "http://127.0.0.1:15672"
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def look(self, queues: Sequence[str]) -> list[Probed]:
+        self.asked.set()
+        await asyncio.Event().wait()
+        return []
+
+
+async def test_alert_leaves_in_the_turn_of_its_letter_while_probe_broker_and_count_hang(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    probe = Hanging()
+    place = Place(store, clock, probe=probe)
+    hanging = [asyncio.Event(), asyncio.Event()]
+
+    async def depth(queue: str) -> int:
+        hanging[0].set()
+        await asyncio.Event().wait()
+        return 0
+
+    async def tally(by: str, query: Query = EVERYTHING) -> dict[str, int]:
+        hanging[1].set()
+        await asyncio.Event().wait()
+        return {}
+
+    place.broker.depth = depth  # type: ignore[method-assign]
+    store.tally = tally  # type: ignore[method-assign]
+    began = clock.now()
+    async with running(place):
+        async with asyncio.timeout(10):
+            for asked in (probe.asked, *hanging):
+                await asked.wait()
+        await died(store, place, 1)
+        await until(place, 1)
+    assert clock.now() == began, "no time has passed"
+    assert place.occasions == [("dead-letter", RAISED)]
+
+
+async def test_alert_does_not_wait_for_the_turn_of_another_one(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    place = Place(store, clock)
+    began = clock.now()
+    async with running(place):
+        for number in range(5):
+            [letter] = await died(store, place, 1, tell=False, start=number)
+            place.alarms.collected("q.dlq", [msgspec.structs.replace(letter, source=f"q{number}")])
+            await until(place, number + 1)
+            place.alarms.ended(place.told[-1][0], "mail")
+    assert clock.now() == began
+
+
+async def test_letters_that_raise_no_alert_are_stored_together(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    place = Place(store, clock)
+    async with running(place):
+        await died(store, place, 1)
+        await until(place, 1)
+        clock.advance(timedelta(seconds=1))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        version = (await store.recall(NAME)).version
+        for number in range(1, 50):
+            await died(store, place, 1, start=number)
+            await asyncio.sleep(0)
+        assert (await store.recall(NAME)).version == version
+        clock.advance(timedelta(milliseconds=200))
+        async with asyncio.timeout(10):
+            while (await store.recall(NAME)).version == version:  # noqa: ASYNC110  it runs beside us
+                await asyncio.sleep(0.005)
+        assert (await store.recall(NAME)).version == version + 1
+
+
+async def test_measurement_that_fails_is_reported_and_taken_again(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    place, asked = Place(store, clock), list[str]()
+
+    async def depth(queue: str) -> int:
+        asked.append(queue)
+        raise ZeroDivisionError
+
+    place.broker.depth = depth  # type: ignore[method-assign]
+    async with running(place):
+        for number in (1, 2):
+            async with asyncio.timeout(10):
+                while len(asked) < number:  # noqa: ASYNC110  it runs beside us
+                    await asyncio.sleep(0.005)
+            clock.advance(timedelta(seconds=15))
+    assert "measurement failed measure=queues" in place.troubles
+
+
+# --- what the sentence says ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("strategies", "ends"),
+    [
+        (["manual"], "Manual intervention required."),
+        (["immediate"], "No intervention required: automatic redrive is pending."),
+        (["immediate", "scheduled"], "No intervention required: automatic redrive is pending."),
+        (
+            ["conditional", "manual", "manual"],
+            "Manual intervention required for 2; 1 are redriven automatically.",
+        ),
+        ([None], "Manual intervention required."),
+    ],
+)
+@pytest.mark.parametrize("tell", [True, False])
+async def test_sentence_says_what_happens_to_the_letters(
+    store: MemoryStore, clock: ManualClock, strategies: Sequence[str | None], ends: str, tell: bool
+) -> None:
+    place = Place(store, clock)
+    new = [
+        msgspec.structs.replace(letter, source="orders", strategy=strategy)
+        for letter, strategy in zip(letters(len(strategies)), strategies, strict=True)
+    ]
+    assert all(await store.add(new))
+    if tell:
+        place.alarms.collected("orders.dlq", new)
+        await place.turn()
+    else:
+        await place.alarms.look()
+    [(alert, _)] = place.told
+    assert alert.text == f"1 or more messages found in Dead-Letter Queue orders.dlq. {ends}"
+
+
+async def test_letter_that_becomes_manual_is_news(store: MemoryStore, clock: ManualClock) -> None:
+    place = Place(store, clock)
+    [letter] = letters(1)
+    letter = msgspec.structs.replace(letter, source="orders", strategy="immediate")
+    assert all(await store.add([letter]))
+    await place.alarms.look()
+    held = await store.claim("worker", broker="rabbitmq")
+    assert all(await store.settle([Settlement(head.hold, Park(strategy="manual")) for head in held]))
+    clock.advance(20 * MINUTE)
+    await place.alarms.look()
+    assert [alert.text.rpartition(". ")[2] for alert, _ in place.told] == [
+        "No intervention required: automatic redrive is pending.",
+        "Manual intervention required.",
+    ]
+
+
+async def test_alert_has_integer_counts_and_a_command_that_shows_more(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    place = Place(store, clock)
+    [letter] = await died(store, place, 1)
+    await place.turn()
+    [(alert, _)] = place.told
+    assert repr(alert.counts) == "{'open': 1, 'new': 1}"
+    assert alert.link == f"redrive show {letter.id}"
+    clock.advance(20 * MINUTE)
+    await died(store, place, 2, start=1)
+    await place.turn()
+    assert place.told[-1][0].link is not None
+    assert place.told[-1][0].link.startswith("redrive list 'broker:rabbitmq source:orders state:")
+
+
+# --- which queue, which broker ---------------------------------------------------------------------------------------
+
+
+async def test_queue_of_a_letter_is_known_after_a_restart(store: MemoryStore, clock: ManualClock) -> None:
+    # Given letters of a queue that only their collector knows, stored before the restart
+    origin = Origin(transport="rabbitmq", source="orders", dead_letter_source="orders.dead")
+    assert all(await store.add([a_letter(origin=origin)]))
+    # When the server is started again
+    place = Place(store, clock, dead_letter_queues={})
+    await place.alarms.look()
+    [(alert, _)] = place.told
+    # Then the alert names that queue
+    assert alert.queue == "orders.dead"
+    assert "Dead-Letter Queue orders.dead." in alert.text
+
+
+async def test_letters_of_another_broker_are_reported_by_its_server_alone(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    rabbitmq, kafka = Place(store, clock), Place(store, clock, broker="kafka")
+    assert all(await store.add([a_letter(broker="kafka", source="orders")]))
+    await rabbitmq.alarms.look()
+    assert rabbitmq.told == []
+    await kafka.alarms.look()
+    assert [(alert.rule, alert.broker) for alert, _ in kafka.told] == [("dead-letter", "kafka")]
+    kafka.alarms.ended(kafka.told[0][0], "mail")
+    await kafka.turn()
+    for _ in range(4):  # one that has no such letter does not end the incident of the other
+        clock.advance(MINUTE)
+        await rabbitmq.alarms.look()
+    assert "dead-letter" not in [alert.rule for alert, _ in rabbitmq.told]
+    assert "dead-letter" in [incident.rule for incident in (await rabbitmq.alarms.book()).open()]
+
+
+# --- dead-letter queues ----------------------------------------------------------------------------------------------
+
+
+async def test_depth_of_a_dead_letter_queue_includes_open_letters_collected_from_it(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    place = Place(store, clock)
+    await died(store, place, 99)
+    place.broker.depths["orders.dlq"] = 1
+    await place.alarms.look()
+    assert ("dlq-depth", RAISED) not in place.occasions
+    place.broker.depths["orders.dlq"] = 2
+    await place.alarms.look()
+    [alert] = [alert for alert, _ in place.told if alert.rule == "dlq-depth"]
+    assert alert.text == "orders.dlq: 101 dead letters in queue and store (threshold 100)"
+    assert alert.counts == {"messages": 2, "open_letters": 99}
+
+
+async def looks(place: Place, clock: ManualClock, count: int) -> list[str]:
+    """Look every 15 seconds; the rules that were raised."""
+    for _ in range(count):
+        await place.alarms.look()
+        clock.advance(timedelta(seconds=15))
+    return [rule for rule, occasion in place.occasions if occasion == RAISED]
+
+
+async def test_message_that_no_collector_takes_for_a_minute_raises_an_alert(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    place = Place(store, clock)
+    place.broker.depths["orders.dlq"] = 3
+    assert await looks(place, clock, 5) == []
+    assert await looks(place, clock, 1) == ["dlq-uncollected"]
+    [(alert, _)] = place.told
+    assert (alert.queue, alert.counts) == ("orders.dlq", {"messages": 3})
+    assert alert.text.startswith("orders.dlq: dead letters are waiting and no collector took one for 75 s")
+    place.broker.depths.clear()
+    await looks(place, clock, 10)
+    assert place.occasions[-1] == ("dlq-uncollected", RECOVERED)
+
+
+@pytest.mark.parametrize("taken_by", ["this server", "another server"])
+async def test_queue_that_is_drained_slowly_raises_no_alert(
+    store: MemoryStore, clock: ManualClock, taken_by: str
+) -> None:
+    place = Place(store, clock)
+    for number in range(20):
+        if taken_by == "this server":
+            place.collected["orders.dlq"] += number % 4 == 0
+            place.broker.depths["orders.dlq"] = 50
+        else:
+            place.broker.depths["orders.dlq"] = 50 - number % 4
+        assert await looks(place, clock, 1) == []
+
+
+async def test_missing_dead_letter_queue_raises_an_alert_until_it_exists(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    place = Place(store, clock)
+    place.broker.missing.add("orders.dlq")
+    assert await looks(place, clock, 1) == [], "it may be deleted and created anew"
+    assert await looks(place, clock, 1) == ["queue-missing"]
+    assert place.told[0][0].queue == "orders.dlq"
+    place.broker.missing.clear()
+    await looks(place, clock, 10)
+    assert place.occasions[-1] == ("queue-missing", RECOVERED)
+
+
+async def test_queue_that_is_no_longer_collected_may_be_missing(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    place = Place(store, clock)
+    place.broker.missing.add("orders.dlq")
+    await looks(place, clock, 2)
+    place.collected.clear()
+    await looks(place, clock, 10)
+    assert place.occasions == [("queue-missing", RAISED), ("queue-missing", RECOVERED)]
+
+
+async def test_dead_letters_that_consumers_cannot_publish_raise_an_alert(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    place = Place(store, clock)
+    place.publish_failures["orders"] = 6
+    await place.alarms.look()
+    [(alert, _)] = place.told
+    assert (alert.rule, alert.severity, alert.queue) == (
+        "dead-letter-publish-failed",
+        "critical",
+        "orders.dlq",
+    )
+    assert (alert.counts, alert.broker) == ({"failures": 6}, "rabbitmq")
+    place.publish_failures.clear()
+    await looks(place, clock, 10)
+    assert place.occasions[-1] == ("dead-letter-publish-failed", RECOVERED)
+
+
+class Refusing(Hanging):
+    async def look(self, queues: Sequence[str]) -> list[Probed]:
+        raise BrokerUnreachableError("connection refused")
+
+
+async def test_probe_that_fails_with_its_broker_is_not_reported_by_itself(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    place = Place(store, clock, probe=Refusing())
+    place.broker.is_away = True
+    async with running(place):
+        async with asyncio.timeout(10):
+            while not place.told:
+                clock.advance(timedelta(seconds=1))
+                await asyncio.sleep(0.001)
+    assert place.occasions == [("broker-unreachable", RAISED)]
+    assert place.told[0][0].text == "Broker rabbitmq is unreachable."
+
+
+async def test_no_measurement_piles_up_while_the_store_cannot_be_written(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    place = Place(store, clock)
+
+    async def remember(name: str, body: bytes, *, version: int) -> bool:
+        raise StoreError("the disk is full")
+
+    await place.alarms.look()
+    store.remember = remember  # type: ignore[method-assign]
+    place.broker.is_away = True
+    for _ in range(5):
+        with pytest.raises(StoreError):
+            await place.alarms.look()
+    del store.remember
+    await place.turn()
+    assert place.told == [], "five looks that were not stored are one"
+    await place.alarms.look()
+    assert place.occasions == [("broker-unreachable", RAISED)]

@@ -12,6 +12,7 @@ from redrive.serve.condition import Condition
 from redrive.serve.crew import Crew
 from redrive.serve.figures import Figures
 from redrive.settings import Settings, read
+from redrive.stores.changes import Resolve, Settlement
 from redrive.stores.memory import MemoryStore
 from redrive.testing import ManualClock
 from redrive.testing.factories import a_letter
@@ -96,8 +97,6 @@ async def test_what_was_collected_and_parked_is_counted(tmp_path: Path) -> None:
 
 
 async def test_the_time_in_the_dead_letter_queue_is_that_of_resolved_letters(tmp_path: Path) -> None:
-    from redrive.stores.changes import Resolve, Settlement
-
     place = Place(tmp_path)
     await place.store.add([a_letter(f"k{number}") for number in range(20)])
     for head in await place.store.claim("w", broker="rabbitmq", limit=20):
@@ -107,6 +106,58 @@ async def test_the_time_in_the_dead_letter_queue_is_that_of_resolved_letters(tmp
     found = dict(line.split() for line in text.splitlines() if line.startswith("redrive_time_in_dlq"))
     assert float(found["redrive_time_in_dlq_mean_seconds"]) == pytest.approx(10.5, abs=0.001)
     assert float(found["redrive_time_in_dlq_p95_seconds"]) == pytest.approx(20, abs=0.001)
+
+
+async def test_resolution_ratio_is_that_of_letters_by_their_day_of_arrival(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    await place.open()
+    figures = Figures(place.store, place.crew, place.clock)
+    assert "redrive_resolution_ratio{" not in (await figures.text()).decode()
+    for day, count in (("a", 4), ("b", 2)):
+        await place.store.add([a_letter(f"{day}{number}") for number in range(count)])
+        [oldest] = await place.store.claim("w", broker="rabbitmq", limit=1)
+        await place.store.settle([Settlement(oldest.hold, Resolve())])
+        place.clock.advance(timedelta(hours=23))
+    await place.crew.alarms.look()
+    lines = (await figures.text()).decode().splitlines()
+    assert 'redrive_resolution_ratio{arrived="last_day"} 0.0' in lines
+    assert 'redrive_resolution_ratio{arrived="previous_day"} 0.5' in lines
+
+
+async def test_discovered_queue_is_measured_for_as_long_as_it_exists(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    await place.open()
+    there = ["mail.dlq"]
+    await place.transport.ensure_queue("mail.dlq")
+
+    async def discover() -> list[str]:
+        return there
+
+    crew = Crew(
+        read({"serve": {"data": str(tmp_path)}, "collect": {"queues": ["legacy.dead"]}}),
+        place.store,
+        place.transport,
+        place.clock,
+        lambda _what, _error: None,
+        [ORDERS],
+        discover,
+    )
+    assert crew.discovery is not None
+
+    async def missing() -> dict[str, float]:
+        """Which dead-letter queues are measured, and which of them do not exist."""
+        [look] = [each for each in crew.measures.looks if each.name == "queues"]
+        return {
+            one.subject: one.value
+            for one in await look.take(lambda _measure: ())
+            if one.measure == "queue_missing"
+        }
+
+    await crew.discovery.turn()
+    assert await missing() == {"orders.dlq": 0, "legacy.dead": 1, "mail.dlq": 0}
+    there.clear()
+    await crew.discovery.turn()
+    assert await missing() == {"orders.dlq": 0, "legacy.dead": 1}
 
 
 # --- is it well? -------------------------------------------------------------------------------------------

@@ -51,6 +51,8 @@ class Place:
             self.clock,
             every=MINUTE,
             component="RabbitMQ",
+            broker="shop",
+            collected=lambda: ["orders.dlq", "legacy.dead"],
             trouble=lambda what, error: self.troubles.append(f"{what}: {error}"),
         )
 
@@ -58,7 +60,8 @@ class Place:
         """So many were delivered and died in a minute; what is measured then."""
         self.broker.delivered += delivered
         self.broker.dead += dead
-        found = {one.measure: one.value for one in await self.prober.measured() if one.measure != "stalled"}
+        others = {"stalled", "queue_missing"}
+        found = {one.measure: one.value for one in await self.prober.measured() if one.measure not in others}
         self.clock.advance(MINUTE)
         return found
 
@@ -71,28 +74,38 @@ class Place:
         }
 
 
-async def test_each_source_and_its_dead_letter_queue_are_asked_for_when_it_is_time() -> None:
+async def test_probe_asks_for_sources_their_dead_letter_queues_and_all_collected_queues() -> None:
     place = Place()
     await place.prober.measured()
-    place.clock.advance(timedelta(seconds=59))
-    assert await place.prober.measured() == []
-    place.clock.advance(timedelta(seconds=1))
-    await place.prober.measured()
-    assert place.broker.asked == [["orders", "orders.dlq"]] * 2
+    assert place.broker.asked == [["orders", "orders.dlq", "legacy.dead"]]
+
+
+async def test_collected_queue_without_a_source_is_probed_for_draining() -> None:
+    place = Place()
+    place.broker.queues.append("legacy.dead")
+    found = [one for one in await place.prober.measured() if one.subject == "legacy.dead"]
+    assert [(one.measure, one.queue, one.broker) for one in found] == [("stalled", "legacy.dead", "shop")]
+
+
+async def test_source_that_does_not_exist_is_measured() -> None:
+    place = Place()
+    place.broker.queues = ["orders.dlq"]
+    missing = [one for one in await place.prober.measured() if one.measure == "queue_missing"]
+    assert [(one.subject, one.value) for one in missing] == [("orders", 1)]
 
 
 async def test_an_answer_that_is_missing_is_counted_until_there_is_one() -> None:
     place = Place()
     place.broker.is_away = True
-    assert [await place.look(), await place.look()] == [{"probe": 1}, {"probe": 2}]
+    assert [await place.look(), await place.look()] == [{"probe_failures": 1}, {"probe_failures": 2}]
     assert place.troubles == ["the probe has failed: nobody answers"] * 2
     place.broker.is_away = False
-    assert await place.look() == {"probe": 0}
+    assert await place.look() == {"probe_failures": 0}
 
 
 @pytest.mark.parametrize(("delivered", "measured"), [(99, None), (100, 0.1), (1000, 0.01)])
 async def test_the_share_of_all_is_measured_from_a_hundred_on(delivered: int, measured: float | None) -> None:
-    assert (await Place().look(delivered, 10)).get("dead_share") == measured
+    assert (await Place().look(delivered, 10)).get("dead_letter_ratio") == measured
 
 
 @pytest.mark.parametrize(("delivered", "measured"), [(0, None), (19, None), (20, 0.25), (500, 0.01)])
@@ -100,15 +113,15 @@ async def test_the_share_of_the_latest_is_measured_from_twenty_on(
     delivered: int, measured: float | None
 ) -> None:
     place = Place()
-    assert "dead_rate" not in await place.look(1000, 1), "there is nothing to compare it with"
-    assert (await place.look(delivered, 5)).get("dead_rate") == measured
+    assert "recent_dead_letter_ratio" not in await place.look(1000, 1), "there is nothing to compare it with"
+    assert (await place.look(delivered, 5)).get("recent_dead_letter_ratio") == measured
 
 
 async def test_what_the_latest_share_is_made_of_is_told() -> None:
     place = Place()
     await place.look(1000, 0)
     place.broker.delivered, place.broker.dead = 1100, 7
-    [rate] = [one for one in await place.prober.measured() if one.measure == "dead_rate"]
+    [rate] = [one for one in await place.prober.measured() if one.measure == "recent_dead_letter_ratio"]
     assert (rate.subject, rate.queue, rate.component) == ("orders", "orders.dlq", "RabbitMQ")
     assert rate.counts == {"delivered": 100, "dead": 7}
 
@@ -117,18 +130,39 @@ async def test_nothing_is_concluded_from_counters_that_have_begun_anew() -> None
     place = Place()
     await place.look(5000, 100)
     place.broker.delivered, place.broker.dead = 0, 0
-    assert "dead_rate" not in await place.look(200, 1)
-    assert (await place.look(100, 2))["dead_rate"] == pytest.approx(0.02)
+    assert "recent_dead_letter_ratio" not in await place.look(200, 1)
+    assert (await place.look(100, 2))["recent_dead_letter_ratio"] == pytest.approx(0.02)
+
+
+async def test_ratio_counts_from_the_moment_that_a_queue_was_made_anew() -> None:
+    place = Place()
+    await place.look(5000, 100)
+    place.broker.delivered = 0  # the source was deleted and made anew, its dead-letter queue was not
+    assert "dead_letter_ratio" not in await place.look(50, 0)
+    assert (await place.look(100, 3))["dead_letter_ratio"] == pytest.approx(3 / 150)
+    place.broker.dead = 0  # now the other one
+    await place.look(10, 1)
+    assert (await place.look(200, 2))["dead_letter_ratio"] == pytest.approx(3 / 210)
+
+
+async def test_counts_are_integers() -> None:
+    place = Place()
+    place.broker.ready = 3
+    place.broker.head_at = place.clock.now() - timedelta(seconds=1.5)
+    await place.look(1000, 10)
+    place.broker.delivered += 100
+    found = await place.prober.measured()
+    assert {type(number) for one in found for number in one.counts.values()} == {int}
 
 
 async def test_a_share_is_never_more_than_everything() -> None:
-    assert (await Place().look(100, 250))["dead_share"] == 1.0
+    assert (await Place().look(100, 250))["dead_letter_ratio"] == 1.0
 
 
 async def test_a_queue_that_is_not_there_is_not_measured() -> None:
     place = Place()
     place.broker.queues = []
-    assert await place.look(1000, 500) == {"probe": 0}
+    assert await place.look(1000, 500) == {"probe_failures": 0}
 
 
 # --- draining ------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""What does RabbitMQ's management API, or the embedded broker's, say of queues?
+"""Probe queues over the management API of RabbitMQ or of the embedded broker.
 
-What `transports.probing` asks for. Figures are as old as the broker's last statistics, which it takes every five
+Figures are as old as the broker's last statistics, which it takes every five
 seconds; a queue that had no traffic for a while has none, and then counts from zero.
 """
 

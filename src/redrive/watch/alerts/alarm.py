@@ -4,8 +4,9 @@ The incidents of all rules and subjects stand in a `Book`. What was measured goe
 which they are to be told. Nothing here knows a clock or tells anybody: time is passed in, the book is for others to
 make durable, and the alerts are for others to send.
 
-The rules: a cause is looked at before its consequences, and while a cause is found, even if only suspected,
-consequences of the same component are not looked at (C5). A subject that was not measured stays as it is.
+A cause is evaluated before its consequences, and while a cause is found, even if only suspected, consequences at the
+same broker are not evaluated. A subject that was not measured stays as it is. Incidents of one broker never touch those
+of another: several servers with several brokers may share a book.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -25,6 +26,7 @@ from redrive.watch.alerts.incidents import (
     told,
     waited,
 )
+from redrive.watch.alerts.links import see_more
 from redrive.watch.alerts.rules import RULES, AlertRule, Measured, checked
 from redrive.watch.alerts.windows import Window
 
@@ -61,30 +63,49 @@ class Alarm:
         windows: Iterable[Window] = (),
         *,
         new_id: Callable[[], str],
-        link: Callable[[Incident], str | None] = lambda _incident: None,
+        link: Callable[[Incident], str | None] | None = None,
     ) -> None:
-        """`link` says where a person sees more of an incident."""
+        """`link` says where a person sees more of an incident; by default it is a command."""
         self.rules: Mapping[str, AlertRule] = {rule.name: rule for rule in checked(rules)}
         self._policy = policy or Policy()
         self._windows = tuple(windows)
         self._new_id = new_id
-        self._link = link
+        self._link = link or self._command
 
-    def subjects(self, book: Book, measure: str) -> set[str]:
-        """Whom to measure even if nothing is there any more: only so can their incidents end."""
+    def subjects(self, book: Book, measure: str, broker: str | None = None) -> set[str]:
+        """What to measure even if nothing is there any more: only so can its incidents end."""
         return {
             incident.subject
             for incident in book.current.values()
-            if incident.rule in self.rules and self.rules[incident.rule].measure == measure
+            if incident.rule in self.rules
+            and self.rules[incident.rule].measure == measure
+            and incident.broker in (broker, None)
         }
+
+    def would_alert(self, book: Book, measured: Iterable[Measured], now: datetime) -> bool:
+        """Whether `looked` would give an alert of one of these; the book is left as it is."""
+        for one in measured:
+            for rule in self.rules.values():
+                if rule.measure != one.measure or (finding := _finding(rule, one)) is None:
+                    continue
+                incident = book.current.get(_key(rule.name, one.broker, one.subject))
+                if incident is None:
+                    incident = begun("", rule.name, one.subject, finding, now, one.broker)
+                quiet = self._is_quiet(incident, now)
+                _, occasion = stepped(incident, finding, now, self._policy, confirm=rule.confirm, quiet=quiet)
+                if occasion is not None and _place(one) not in self._hidden(book, rule):
+                    return True
+        return False
 
     def looked(self, book: Book, measured: Iterable[Measured], now: datetime) -> list[Alert]:
         """What is to be told after this look; the book is brought up to date.
 
-        What was not measured has only grown older. Incidents of rules that are no longer there are struck out.
+        What was not measured has only grown older. Incidents of rules that no longer exist are removed.
         """
         for key, incident in list(book.current.items()):
-            if incident.rule not in self.rules:
+            if incident.rule not in self.rules or key != _key(
+                incident.rule, incident.broker, incident.subject
+            ):
                 del book.current[key]
         seen = list(measured)
         alerts: list[Alert] = []
@@ -92,8 +113,8 @@ class Alarm:
         for rule in sorted(self.rules.values(), key=lambda rule: not rule.hides):
             hidden = self._hidden(book, rule)
             for one in seen:
-                if one.measure == rule.measure and one.component not in hidden:
-                    looked_at.add(_key(rule, one.subject))
+                if one.measure == rule.measure and _place(one) not in hidden:
+                    looked_at.add(_key(rule.name, one.broker, one.subject))
                     alerts += self._look(book, rule, one, now)
         for key, incident in list(book.current.items()):
             if key not in looked_at:
@@ -103,13 +124,13 @@ class Alarm:
         return alerts
 
     def _look(self, book: Book, rule: AlertRule, one: Measured, now: datetime) -> Iterable[Alert]:
-        key = _key(rule, one.subject)
+        key = _key(rule.name, one.broker, one.subject)
         finding = _finding(rule, one)
         incident = book.current.get(key)
         if incident is None:
             if finding is None or len(book.current) >= _MOST:
                 return
-            incident = begun(self._new_id(), rule.name, one.subject, finding, now)
+            incident = begun(self._new_id(), rule.name, one.subject, finding, now, one.broker)
         after, occasion = stepped(
             incident, finding, now, self._policy, confirm=rule.confirm, quiet=self._is_quiet(incident, now)
         )
@@ -129,10 +150,13 @@ class Alarm:
             book.over = [*book.over[1 - _REMEMBERED :], after]
         return alert_of(incident, occasion, now, self._link(incident))
 
-    def _hidden(self, book: Book, rule: AlertRule) -> set[str]:
-        """The components in which what this rule finds would only be a consequence."""
+    def _command(self, incident: Incident) -> str:
+        return see_more(self.rules[incident.rule].measure, incident)
+
+    def _hidden(self, book: Book, rule: AlertRule) -> set[tuple[str | None, str]]:
+        """Brokers and components at which what this rule finds would only be a consequence."""
         return {
-            incident.found.component
+            (incident.broker, incident.found.component)
             for incident in book.current.values()
             if rule.name in self.rules[incident.rule].hides and incident.fine_since is None
         }
@@ -141,20 +165,26 @@ class Alarm:
         return any(window.is_open(now, incident.found.queue) for window in self._windows)
 
 
-def _key(rule: AlertRule, subject: str) -> str:
-    return f"{rule.name}:{subject}"
+def _key(rule: str, broker: str | None, subject: str) -> str:
+    return f"{rule}:{broker or ''}:{subject}"
+
+
+def _place(one: Measured) -> tuple[str | None, str]:
+    return one.broker, one.component
 
 
 def alert_of(incident: Incident, occasion: Occasion, now: datetime, link: str | None = None) -> Alert:
     """What is told of an incident."""
     found = incident.found
+    is_over = occasion is Occasion.RECOVERED
     return Alert(
         incident=incident.id,
         occasion=occasion,
-        severity=(incident.told_severity if occasion is Occasion.RECOVERED else None) or found.severity,
+        severity=(incident.told_severity if is_over else None) or found.severity,
         rule=incident.rule,
-        text=found.text,
+        text=found.text.removesuffix(found.next).rstrip() if is_over and found.next else found.text,
         component=found.component,
+        broker=incident.broker,
         queue=found.queue,
         error_type=found.error_type,
         group=found.group,
@@ -174,13 +204,15 @@ def _finding(rule: AlertRule, one: Measured) -> Finding | None:
     severity, limit = judged
     return Finding(
         severity=severity,
-        badness=-one.value if rule.below else one.value,
-        text=rule.told(one.subject, one.value, limit, one.queue),
+        badness=float(-one.value if rule.below else one.value),
+        text=rule.told(one.subject, one.value, limit, one.queue, one.next),
         component=one.component,
         queue=one.queue,
         error_type=one.error_type,
         group=one.group,
+        letter_id=one.letter_id,
         is_news=one.is_news,
+        next=one.next,
         counts=one.counts,
         correlation_ids=one.correlation_ids,
     )

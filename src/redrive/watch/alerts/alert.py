@@ -9,8 +9,11 @@ nothing private can be (C4).
 
 from datetime import datetime
 from enum import StrEnum
+from typing import TypeAlias
 
 import msgspec
+
+Number: TypeAlias = int | float  # counts are integers, averages are not
 
 
 class Severity(StrEnum):
@@ -39,12 +42,13 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     rule: str  # the name of the rule that was broken
     text: str  # one sentence for people
     component: str  # what is concerned: RabbitMQ, Kafka, store
+    broker: str | None = None  # its name
     queue: str | None = None
     error_type: str | None = None
     group: str | None = None  # the fingerprint of the failure
-    counts: dict[str, float] = {}
+    counts: dict[str, Number] = {}
     correlation_ids: tuple[str, ...] = ()
-    link: str | None = None  # to the console
+    link: str | None = None  # a URL, or the command that shows more
     escalations: int = 0  # how often it was told before that nobody has acknowledged it
     since: datetime  # when the incident began
     time: datetime  # of this alert

@@ -27,7 +27,7 @@ from typing import Final
 
 import msgspec
 
-from redrive.watch.alerts.alert import Occasion, Severity
+from redrive.watch.alerts.alert import Number, Occasion, Severity
 
 _MOST_IDS: Final = 100  # correlation ids that an alert names
 _RANK: Final = {Severity.WARNING: 1, Severity.CRITICAL: 2}
@@ -52,8 +52,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
     error_type: str | None = None
     group: str | None = None
+    letter_id: str | None = None
     is_news: bool = False
-    counts: dict[str, float] = {}
+    next: str = ""  # the end of `text`: what happens now
+    counts: dict[str, Number] = {}
     correlation_ids: tuple[str, ...] = ()
 
 
@@ -63,6 +65,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     rule: str
     subject: str
+    broker: str | None = None
     found: Finding  # the latest, with all correlation ids since it was told
     hits: int = 1  # looks in a row, as long as it is suspected
     has_news: bool = True  # since it was told
@@ -84,9 +87,13 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         return self.raised_at is not None and self.over_at is None
 
 
-def begun(incident_id: str, rule: str, subject: str, found: Finding, now: datetime) -> Incident:
+def begun(
+    incident_id: str, rule: str, subject: str, found: Finding, now: datetime, broker: str | None = None
+) -> Incident:
     """An incident that was just found. Nobody was told yet: `stepped` says whether to."""
-    return Incident(id=incident_id, rule=rule, subject=subject, found=found, hits=0, began_at=now)
+    return Incident(
+        id=incident_id, rule=rule, subject=subject, broker=broker, found=found, hits=0, began_at=now
+    )
 
 
 def stepped(
@@ -148,7 +155,9 @@ def _found(incident: Incident, look: Finding) -> Incident:
     ids = tuple(dict.fromkeys((*incident.found.correlation_ids, *look.correlation_ids)))
     return msgspec.structs.replace(
         incident,
-        found=msgspec.structs.replace(look, correlation_ids=ids[:_MOST_IDS]),
+        found=msgspec.structs.replace(
+            look, correlation_ids=ids[:_MOST_IDS], queue=look.queue or incident.found.queue
+        ),
         hits=incident.hits + (incident.raised_at is None),
         has_news=incident.has_news or look.is_news or look.badness > incident.told_badness,
         fine_since=None,

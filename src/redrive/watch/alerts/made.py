@@ -6,7 +6,9 @@ it names and leaves the rest; with another name it is a new rule. `[[notify]]` s
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from fnmatch import fnmatchcase
+from typing import Final
 
 import msgspec
 
@@ -16,11 +18,14 @@ from redrive.watch.alerts.alert import Alert, Occasion, Severity
 from redrive.watch.alerts.delivering import Notifier
 from redrive.watch.alerts.incidents import Policy
 from redrive.watch.alerts.mail import MailNotifier
-from redrive.watch.alerts.rules import RULES, AlertRule, checked
+from redrive.watch.alerts.rules import RENAMED_RULES, RULES, AlertRule, checked
 from redrive.watch.alerts.webhook import WebhookNotifier
 from redrive.watch.alerts.windows import Window
 
 _ENVIRONMENT = "env:"
+_PROBED: Final = ("probe_failures", "dead_letter_ratio", "recent_dead_letter_ratio", "stalled")
+_RATIOS: Final = ("dead_letter_ratio", "recent_dead_letter_ratio")
+RESOLUTION_SPAN: Final = timedelta(days=2)  # letters up to this age are counted by the measure `resolution`
 
 
 def check(settings: Settings, environ: Mapping[str, str]) -> None:
@@ -34,6 +39,10 @@ def rules_of(settings: Settings) -> tuple[AlertRule, ...]:
     """The shipped rules as they were changed, and those of the operator."""
     shipped = {rule.name: rule for rule in RULES}
     for asked in settings.alert_rules:
+        if asked.name in RENAMED_RULES:
+            raise SettingsError(
+                f"alert rule '{asked.name}' was renamed; did you mean '{RENAMED_RULES[asked.name]}'?"
+            )
         if asked.off:
             if asked.name not in shipped:
                 raise SettingsError(
@@ -58,6 +67,23 @@ def _rule(asked: AlertRuleSettings, shipped: AlertRule | None) -> AlertRule:
                 f"{use_instead(asked.name, [rule.name for rule in RULES])}"
             )
     return AlertRule(name=asked.name, **given)
+
+
+def unmeasured(settings: Settings, broker_kind: str) -> dict[str, str]:
+    """Measures that are never taken with these settings, each with the reason.
+
+    `broker_kind` is "embedded" or the kind that the URL of the broker names.
+    """
+    reasons: dict[str, str] = {}
+    if broker_kind == "rabbitmq" and settings.broker.management_url is None:
+        reasons |= dict.fromkeys(_PROBED, "broker.management_url is not set")
+    elif not settings.sources:
+        reasons |= dict.fromkeys(_RATIOS, "no [[sources]] are configured")
+    if broker_kind != "kafka":
+        reasons["undeliverable"] = "only Kafka has consumer groups that can be missing"
+    if settings.retention.resolved < RESOLUTION_SPAN:
+        reasons["resolution"] = "retention.resolved deletes resolved letters before they are 2 days old"
+    return reasons
 
 
 def policy_of(settings: Settings) -> Policy:

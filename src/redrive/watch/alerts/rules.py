@@ -1,11 +1,11 @@
-"""Is what was measured too much?
+"""Compare measurements with the limits of alert rules.
 
-A rule compares one measure with its limits: beyond `warning` it is a warning, beyond `critical` it is critical; a rule
-with `below` looks for what is too little. `RULES` are those that are shipped, with the thresholds of E11; each can be
-changed or switched off by its name, and others can be written on the same measures.
+Each rule compares one measure with its limits: above `warning` it is a warning, above `critical` it is critical; a rule
+with `below` finds values that are too low. `RULES` are the built-in rules. Each of them can be changed or switched off
+by its name, and rules on the same measures can be added.
 
-The rule of rules: a limit itself is still fine. What was not measured breaks no rule and keeps none: nothing is
-concluded from it. How often something has to be seen, and what is told of it, is the business of `incidents`.
+A value that equals a limit violates nothing. A measure that was not taken neither starts nor ends an incident. How
+often a violation must be seen, and when it is reported, is decided in `incidents`.
 """
 
 import re
@@ -17,79 +17,128 @@ from typing import Final
 import msgspec
 
 from redrive.errors import SettingsError, use_instead
-from redrive.watch.alerts.alert import Severity
+from redrive.watch.alerts.alert import Number, Severity
 
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,58}[a-z0-9])?")
-# What can be measured: name → what a number of it means.
-MEASURES: Final[Mapping[str, str]] = MappingProxyType(
+_PLACEHOLDERS: Final = frozenset({"subject", "queue", "value", "limit", "next"})
+
+
+class Measure(msgspec.Struct, frozen=True):
+    """What a rule can compare."""
+
+    meaning: str
+    is_ratio: bool = False  # from 0 to 1; shown as a percentage
+
+
+MEASURES: Final[Mapping[str, Measure]] = MappingProxyType(
     {
-        "open_letters": "dead letters of a source that nobody is done with",
-        "dlq_depth": "messages that lie in a dead-letter queue",
-        "dead_share": "the share of a source's messages that died, since its broker counts them",
-        "dead_rate": "the share of a source's messages that died since the last look at its broker",
-        "error_spike": "how many times as often as usual an error type comes",
-        "ingestion": "dead letters that came in a minute",
-        "backlog": "dead letters in the store that nobody is done with",
-        "resolution": "the share of the dead letters of the last day that are resolved",
-        "unconfirmed": "redrives of a source for which neither verdict nor death came in time",
-        "unserved": "letters of a broker that wait for a redrive while no server serves that broker",
-        "undeliverable": "1 while redrives to a source are held back because no consumer would receive them",
-        "stalled": "seconds for which a queue had ready messages and none was delivered",
-        "probe": "looks in a row at a broker's management API that had no good answer",
-        "broker": "looks in a row at which a broker was away",
-        "service": "background services that do not run",
+        "open_letters": Measure("open dead letters of a source"),
+        "dlq_depth": Measure("messages in a dead-letter queue plus open letters collected from it"),
+        "uncollected": Measure(
+            "seconds for which a dead-letter queue had messages and no collector took one"
+        ),
+        "queue_missing": Measure("1 while a queue or topic that is collected or probed does not exist"),
+        "dead_letter_ratio": Measure(
+            "share of a source's messages that were dead-lettered, since its broker counts them",
+            is_ratio=True,
+        ),
+        "recent_dead_letter_ratio": Measure(
+            "share of a source's messages that were dead-lettered since the last probe", is_ratio=True
+        ),
+        "dead_letter_publish_failures": Measure(
+            "attempts of a source's consumers to publish a dead letter that failed, as they report them"
+        ),
+        "error_spike": Measure("rate of an error type, as a multiple of its usual rate"),
+        "ingestion": Measure("dead letters collected in the last minute"),
+        "backlog": Measure("open dead letters in the store"),
+        "resolution": Measure(
+            "share of the dead letters that arrived one to two days ago and are resolved", is_ratio=True
+        ),
+        "unconfirmed": Measure("redrives of a source for which neither verdict nor death came in time"),
+        "unserved": Measure("letters of a broker that wait for a redrive while no server serves that broker"),
+        "undeliverable": Measure(
+            "1 while redrives to a source are held back because no consumer would receive them"
+        ),
+        "stalled": Measure("seconds for which a queue had ready messages and none was delivered"),
+        "probe_failures": Measure("failed probes of a broker in a row"),
+        "broker_unreachable": Measure("1 while a broker is unreachable"),
+        "service_failed": Measure("1 while a background service is not running"),
+    }
+)
+# Names of earlier versions, each with the name that replaced it.
+RENAMED_RULES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "broker-away": "broker-unreachable",
+        "queue-size": "dlq-depth",
+        "dead-share": "dead-letter-ratio",
+        "dead-rate": "recent-dead-letter-ratio",
+        "ingestion": "ingestion-rate",
+        "resolution": "resolution-rate",
+        "service": "service-failed",
+    }
+)
+_RENAMED_MEASURES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "dead_share": "dead_letter_ratio",
+        "dead_rate": "recent_dead_letter_ratio",
+        "broker": "broker_unreachable",
+        "probe": "probe_failures",
+        "service": "service_failed",
     }
 )
 
 
-def number(value: float) -> str:
-    """A value or a limit for people."""
+def number(value: float, measure: str) -> str:
+    """A value or a limit of a measure, for people."""
     value = float(value)
-    return f"{value:,.0f}" if value.is_integer() else f"{value:.3g}"
+    if MEASURES[measure].is_ratio:
+        return f"{value * 100:.3g} %"
+    return f"{value:,.0f}" if value.is_integer() or abs(value) >= 100 else f"{value:.3g}"
 
 
 def _is_plain(text: str) -> bool:
-    """Whether nothing but the four names stands in its braces: a format can do more than a text may."""
+    """Whether only placeholders are in braces: a format string could do more than a text may."""
     try:
         parts = list(Formatter().parse(text))
     except ValueError:
         return False
     return all(
-        name is None or (name in {"subject", "queue", "value", "limit"} and not spec and conversion is None)
+        name is None or (name in _PLACEHOLDERS and not spec and conversion is None)
         for _, name, spec, conversion in parts
     )
 
 
 class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
-    """When somebody is to be told."""
+    """When an alert is raised."""
 
     name: str
     measure: str
     warning: float | None = None
     critical: float | None = None
     below: bool = False
-    confirm: int = 1  # looks in a row that have to find it
-    text: str  # of `{subject}`, `{queue}`, `{value}` and `{limit}`
-    hides: frozenset[str] = frozenset()  # rules whose findings are only consequences of this one's
+    confirm: int = 1  # violations in a row until the alert is raised
+    text: str  # may contain `{subject}`, `{queue}`, `{value}`, `{limit}` and `{next}`
+    hides: frozenset[str] = frozenset()  # rules whose violations are only consequences of this one's
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise SettingsError(
-                f"alert rule '{self.name:.60}': a name is made of small letters, digits and dashes, such as queue-size"
+                f"alert rule '{self.name:.60}': a name is made of small letters, digits and dashes, such as dlq-depth"
             )
         if self.measure not in MEASURES:
+            renamed = _RENAMED_MEASURES.get(self.measure)
+            hint = f"; did you mean '{renamed}'?" if renamed else use_instead(self.measure, MEASURES)
             raise SettingsError(
-                f"alert rule '{self.name:.60}': nothing measures '{self.measure:.60}'"
-                f"{use_instead(self.measure, MEASURES)}"
+                f"alert rule '{self.name:.60}': there is no measure '{self.measure:.60}'{hint}"
             )
         if self.warning is None and self.critical is None:
-            raise SettingsError(f"alert rule '{self.name:.60}': wants a limit, warning or critical")
+            raise SettingsError(f"alert rule '{self.name:.60}': needs a limit, warning or critical")
         if self.confirm < 1:
-            raise SettingsError(f"alert rule '{self.name:.60}': confirm wants a whole number from 1 on")
+            raise SettingsError(f"alert rule '{self.name:.60}': confirm must be an integer from 1")
         if not _is_plain(self.text):
             raise SettingsError(
-                f"alert rule '{self.name:.60}': its text may hold {{subject}}, {{queue}}, {{value}} "
-                "and {limit}, no other"
+                f"alert rule '{self.name:.60}': its text may contain {{subject}}, {{queue}}, {{value}}, {{limit}} "
+                "and {next}, no other placeholder"
             )
         if (
             self.warning is not None
@@ -101,111 +150,140 @@ class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def judged(self, value: float) -> tuple[Severity, float] | None:
-        """How bad this value is, and the limit it is beyond; None: it is fine."""
+        """The severity of this value and the limit that it violates; None if it violates none."""
         for severity, limit in ((Severity.CRITICAL, self.critical), (Severity.WARNING, self.warning)):
             if limit is not None and self._exceeds(value, limit):
                 return severity, limit
         return None
 
-    def told(self, subject: str, value: float, limit: float, queue: str | None = None) -> str:
-        """The sentence for people."""
-        return self.text.format(
-            subject=subject, queue=queue or subject, value=number(value), limit=number(limit)
+    def told(
+        self, subject: str, value: float, limit: float, queue: str | None = None, next_: str = ""
+    ) -> str:
+        """The sentence of an alert; `next_` says what happens with the letters now."""
+        text = self.text.format(
+            subject=subject,
+            queue=queue or subject,
+            value=number(value, self.measure),
+            limit=number(limit, self.measure),
+            next=next_,
         )
+        return text.rstrip()
 
     def _exceeds(self, value: float, limit: float) -> bool:
         return value < limit if self.below else value > limit
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found when somebody looked."""
+    """One measurement."""
 
     measure: str
     subject: str = ""  # the source, queue, error type or service; empty: everything
     value: float
     component: str = "redrive"
+    broker: str | None = None  # the name of the broker that it is about
     queue: str | None = None
     error_type: str | None = None
     group: str | None = None
+    letter_id: str | None = None  # where it is about one letter
     is_news: bool = False  # something has happened, whether or not the value has grown
-    counts: dict[str, float] = {}
+    next: str = ""  # what happens with the letters now
+    counts: dict[str, Number] = {}
     correlation_ids: tuple[str, ...] = ()
 
 
 RULES: Final[tuple[AlertRule, ...]] = (
     AlertRule(
-        name="broker-away",
-        measure="broker",
+        name="broker-unreachable",
+        measure="broker_unreachable",
         critical=0,
         confirm=2,
-        text="{subject} does not answer.",
-        hides=frozenset({"probe-failed", "queue-size"}),
+        text="Broker {subject} is unreachable.",
+        hides=frozenset({"probe-failed", "dlq-depth", "dlq-uncollected", "queue-missing", "queue-stalled"}),
     ),
     AlertRule(
         name="probe-failed",
-        measure="probe",
+        measure="probe_failures",
         critical=0,
-        text="The management API at {subject} has given no good answer.",
+        text="Probe of {subject} failed: no usable answer.",
     ),
     AlertRule(
         name="dead-letter",
         measure="open_letters",
         critical=0,
-        text="1 or more messages found in Dead-Letter Queue {queue}. Manual intervention required.",
+        text="1 or more messages found in Dead-Letter Queue {queue}. {next}",
     ),
     AlertRule(
-        name="queue-size",
+        name="dlq-depth",
         measure="dlq_depth",
         warning=100,
         critical=1000,
-        text="{subject} holds {value} dead letters, more than {limit}.",
+        text="{subject}: {value} dead letters in queue and store (threshold {limit})",
     ),
     AlertRule(
-        name="dead-share",
-        measure="dead_share",
+        name="dlq-uncollected",
+        measure="uncollected",
+        critical=60,
+        text="{subject}: dead letters are waiting and no collector took one for {value} s (threshold {limit} s)",
+    ),
+    AlertRule(
+        name="queue-missing",
+        measure="queue_missing",
+        critical=0,
+        confirm=2,
+        text="{subject} does not exist on the broker; create it with redrive provision.",
+    ),
+    AlertRule(
+        name="dead-letter-ratio",
+        measure="dead_letter_ratio",
         critical=0.1,
         confirm=2,
-        text="Of the messages of {subject}, a share of {value} has died, more than {limit}.",
+        text="{subject}: {value} of messages were dead-lettered (threshold {limit})",
     ),
     AlertRule(
-        name="dead-rate",
-        measure="dead_rate",
+        name="recent-dead-letter-ratio",
+        measure="recent_dead_letter_ratio",
         warning=0.01,
         critical=0.05,
-        text="Of the latest messages of {subject}, a share of {value} has died, more than {limit}.",
+        text="{subject}: {value} of recent messages were dead-lettered (threshold {limit})",
+    ),
+    AlertRule(
+        name="dead-letter-publish-failed",
+        measure="dead_letter_publish_failures",
+        critical=0,
+        text="{subject}: consumers cannot publish dead letters ({value} failures); check the connection to the broker.",
     ),
     AlertRule(
         name="queue-stalled",
         measure="stalled",
         warning=900,
         critical=3600,
-        text="{subject} has stopped draining: messages are ready, none was delivered for {value} s (limit {limit} s).",
+        text="{subject}: messages are ready, but none was delivered for {value} s (threshold {limit} s)",
     ),
     AlertRule(
         name="error-spike",
         measure="error_spike",
         warning=5,
-        text="{subject} comes {value} times as often as usual.",
+        text="{subject}: {value} times as many dead letters as usual (threshold {limit})",
     ),
     AlertRule(
-        name="ingestion",
+        name="ingestion-rate",
         measure="ingestion",
         warning=100,
-        text="{value} dead letters came in a minute, more than {limit}.",
+        text="{value} dead letters were collected in one minute (threshold {limit})",
     ),
     AlertRule(
         name="backlog",
         measure="backlog",
         critical=10_000,
-        text="{value} dead letters are open, more than {limit}.",
+        text="{value} dead letters are open (threshold {limit})",
     ),
     AlertRule(
-        name="resolution",
+        name="resolution-rate",
         measure="resolution",
         warning=0.5,
         below=True,
         confirm=2,
-        text="A share of {value} of the last day's dead letters is resolved, less than {limit}.",
+        text="{value} of the dead letters of the previous day are resolved (threshold {limit})",
     ),
     AlertRule(
         name="redrive-unconfirmed",
@@ -227,17 +305,17 @@ RULES: Final[tuple[AlertRule, ...]] = (
         text="{value} letters of broker {subject} wait, and no server serves that broker.",
     ),
     AlertRule(
-        name="service",
-        measure="service",
+        name="service-failed",
+        measure="service_failed",
         critical=0,
         confirm=2,
-        text="{subject} has failed and is being started again.",
+        text="{subject} failed and is being restarted.",
     ),
 )
 
 
 def checked(rules: Iterable[AlertRule]) -> tuple[AlertRule, ...]:
-    """The same, if each has a name of its own and hides only rules that are there."""
+    """The same rules, if no two have the same name."""
     rules = tuple(rules)
     names = [rule.name for rule in rules]
     for rule in rules:

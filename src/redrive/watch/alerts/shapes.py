@@ -39,6 +39,7 @@ _SLACK_VALUE: Final = 300
 _SLACK_FIELDS: Final = 10
 
 _FAR: Final = timedelta(days=30)
+_COMMAND: Final = "redrive "
 
 
 def subject(alert: Alert) -> str:
@@ -47,12 +48,13 @@ def subject(alert: Alert) -> str:
 
 
 def facts(alert: Alert) -> list[tuple[str, str]]:
-    """What an alert says beside its subject, its correlation ids and its link, for people."""
+    """What an alert says besides its subject, its correlation ids and its web address, for people."""
     named = [
         ("severity", alert.severity),
         ("occasion", alert.occasion),
         ("rule", alert.rule),
         ("component", alert.component),
+        ("broker", alert.broker),
         ("queue", alert.queue),
         ("error type", alert.error_type),
         ("group", alert.group),
@@ -60,6 +62,7 @@ def facts(alert: Alert) -> list[tuple[str, str]]:
         ("since", _rfc3339(alert.since)),
         ("time", _rfc3339(alert.time)),
         ("incident", key(alert.incident)),
+        ("see more", command(alert)),
     ]
     return [(_short(name, _ID), _short(value)) for name, value in named if value]
 
@@ -78,6 +81,11 @@ def link(alert: Alert) -> str | None:
     found = quote(alert.link, safe="%/:?#[]@!$&'()*+,;=~", errors="surrogatepass")
     found = re.sub("%(?![0-9A-Fa-f]{2})", "%25", found)
     return found if is_web_address(found) and len(found) <= _LONGEST_LINK else None
+
+
+def command(alert: Alert) -> str | None:
+    """The command that shows more, where there is no web address."""
+    return _short(alert.link, _SUBJECT) if alert.link and alert.link.startswith(_COMMAND) else None
 
 
 def key(incident: str) -> str:
@@ -106,13 +114,14 @@ def as_json(alert: Alert) -> dict[str, Any]:
         "rule": _short(alert.rule),
         "text": _short(alert.text, _SUBJECT),
         "component": _short(alert.component),
+        "broker": _maybe(alert.broker),
         "queue": _maybe(alert.queue),
         "error_type": _maybe(alert.error_type),
         "group": _maybe(alert.group),
         "counts": {_short(name, _ID): n for name, n in list(alert.counts.items())[:_MOST_COUNTS]},
         "correlation_ids": [_short(each, _ID) for each in alert.correlation_ids[:_MOST_IDS_IN_JSON]],
         "correlation_ids_left_out": max(0, len(alert.correlation_ids) - _MOST_IDS_IN_JSON),
-        "link": link(alert),
+        "link": link(alert) or command(alert),
         "escalations": alert.escalations,
         "since": _rfc3339(alert.since),
         "time": _rfc3339(alert.time),
@@ -206,6 +215,7 @@ def as_alertmanager(alert: Alert) -> list[dict[str, Any]]:
         "alertname": _short(alert.rule) or "redrive",
         "incident": key(alert.incident),
         "component": _short(alert.component),
+        "broker": _maybe(alert.broker),
         "queue": _maybe(alert.queue),
     }
     annotations = {
@@ -216,6 +226,7 @@ def as_alertmanager(alert: Alert) -> list[dict[str, Any]]:
         "group": _maybe(alert.group),
         "counts": ", ".join(f"{name} {number}" for name, number in _counts(alert)),
         "correlation_ids": ", ".join(ids(alert)),
+        "see_more": command(alert),
     }
     end = alert.time if alert.is_over else alert.time + _FAR
     told: dict[str, Any] = {

@@ -17,10 +17,11 @@ ORDINARY: Final = Alert(
     rule="dead-letters",
     text="orders.dlq holds 12 dead letters",
     component="RabbitMQ",
+    broker="shop",
     queue="orders.dlq",
     error_type="ValidationError",
     group="f00d",
-    counts={"dead": 12.0, "rate": 0.25},
+    counts={"dead": 12, "rate": 0.25},
     correlation_ids=("c-1", "c-2"),
     link="https://console.example.org/groups/f00d?queue=orders.dlq",
     since=SINCE,
@@ -43,7 +44,9 @@ BAD: Final = (
     "",
 )
 names = st.sampled_from(BAD) | st.text(max_size=20)
-links = st.none() | names | names.map("https://console.example.org/".__add__)
+links = (
+    st.none() | names | names.map("https://console.example.org/".__add__) | names.map("redrive show ".__add__)
+)
 alerts = st.builds(
     Alert,
     incident=names,
@@ -52,6 +55,7 @@ alerts = st.builds(
     rule=names,
     text=names,
     component=names,
+    broker=st.none() | names,
     queue=st.none() | names,
     error_type=st.none() | names,
     group=st.none() | names,
@@ -97,7 +101,9 @@ def worst(char: str = "😀") -> Alert:
     """As large as an alert can be, made of this character."""
     long = char * 10_000
     return alert(
-        **dict.fromkeys(("incident", "rule", "text", "component", "queue", "error_type", "group"), long),
+        **dict.fromkeys(
+            ("incident", "rule", "text", "component", "broker", "queue", "error_type", "group"), long
+        ),
         counts={f"{n}{long}": 1 / 3 for n in range(50)},
         correlation_ids=(long,) * 5_000,
         link="https://console.example.org/" + "x" * 1_900,

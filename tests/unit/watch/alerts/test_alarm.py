@@ -36,6 +36,7 @@ def letters_of(source: str, value: float, *ids: str, news: bool = False) -> Meas
         error_type="TimeoutError",
         group="9730603f8999838d",
         is_news=news,
+        next="Manual intervention required.",
         counts={"open": value},
         correlation_ids=ids,
     )
@@ -46,7 +47,7 @@ def depth_of(queue: str, value: float, component: str = "RabbitMQ") -> Measured:
 
 
 def broker(value: float, component: str = "RabbitMQ") -> Measured:
-    return Measured(measure="broker", subject=component, value=value, component=component)
+    return Measured(measure="broker_unreachable", subject=component, value=value, component=component)
 
 
 def occasions(alerts: list[Alert]) -> list[tuple[str, str]]:
@@ -81,7 +82,7 @@ def test_each_queue_has_incidents_of_its_own() -> None:
     assert [(alert.rule, alert.queue, alert.incident) for alert in alerts] == [
         ("dead-letter", "orders.dlq", "i-1"),
         ("dead-letter", "mail.dlq", "i-2"),
-        ("queue-size", "mail.dlq", "i-3"),
+        ("dlq-depth", "mail.dlq", "i-3"),
     ]
     assert len(book.open()) == 3
 
@@ -107,6 +108,7 @@ def test_an_incident_that_is_over_has_the_id_of_its_beginning_and_is_remembered(
     [recovered] = alarm.looked(book, [letters_of("orders", 0)], NOON + 2 * MINUTE)
     assert (recovered.occasion, recovered.incident, recovered.since) == (RECOVERED, raised.incident, NOON)
     assert recovered.is_over
+    assert recovered.text == "1 or more messages found in Dead-Letter Queue orders.dlq."
     assert book.open() == []
     assert [incident.over_at for incident in book.over] == [NOON + 2 * MINUTE]
 
@@ -183,7 +185,7 @@ def test_a_broker_that_is_away_hides_what_follows_from_it() -> None:
     alarm, book = an_alarm(), Book()
     away = [depth_of("orders.dlq", 2000), broker(1)]
     assert alarm.looked(book, away, NOON) == [], "the cause is only suspected, and its consequences wait"
-    assert occasions(alarm.looked(book, away, NOON + MINUTE)) == [("broker-away", RAISED)]
+    assert occasions(alarm.looked(book, away, NOON + MINUTE)) == [("broker-unreachable", RAISED)]
     assert alarm.looked(book, away, NOON + 2 * MINUTE) == []
 
 
@@ -192,28 +194,81 @@ def test_what_is_still_so_when_the_cause_is_gone_is_told() -> None:
     for minute in range(2):
         alarm.looked(book, [broker(1), depth_of("orders.dlq", 2000)], NOON + minute * MINUTE)
     alerts = alarm.looked(book, [broker(0), depth_of("orders.dlq", 2000)], NOON + 2 * MINUTE)
-    assert occasions(alerts) == [("queue-size", RAISED)]
+    assert occasions(alerts) == [("dlq-depth", RAISED)]
     alerts = alarm.looked(book, [broker(0), depth_of("orders.dlq", 2000)], NOON + 3 * MINUTE)
-    assert occasions(alerts) == [("broker-away", RECOVERED)]
+    assert occasions(alerts) == [("broker-unreachable", RECOVERED)]
 
 
 def test_a_suspicion_that_was_wrong_hides_nothing_any_more() -> None:
     alarm, book = an_alarm(), Book()
     alarm.looked(book, [broker(1), depth_of("orders.dlq", 2000)], NOON)
     alerts = alarm.looked(book, [broker(0), depth_of("orders.dlq", 2000)], NOON + MINUTE)
-    assert occasions(alerts) == [("queue-size", RAISED)]
+    assert occasions(alerts) == [("dlq-depth", RAISED)]
 
 
 def test_a_broker_that_is_away_hides_nothing_of_another_one() -> None:
     alarm, book = an_alarm(), Book()
     alerts = alarm.looked(book, [broker(1), depth_of("topic.dlq", 2000, "Kafka")], NOON)
-    assert occasions(alerts) == [("queue-size", RAISED)]
+    assert occasions(alerts) == [("dlq-depth", RAISED)]
+
+
+def test_unreachable_broker_hides_nothing_of_another_one_of_its_kind() -> None:
+    alarm, book = an_alarm(), Book()
+    away = msgspec.structs.replace(broker(1), broker="shop")
+    depth = msgspec.structs.replace(depth_of("orders.dlq", 2000), broker="office")
+    assert occasions(alarm.looked(book, [away, depth], NOON)) == [("dlq-depth", RAISED)]
+
+
+def test_sources_of_two_brokers_with_one_name_have_separate_incidents() -> None:
+    alarm, book = an_alarm(), Book()
+    shop, office = (
+        msgspec.structs.replace(letters_of("orders", 1), broker=name) for name in ("shop", "office")
+    )
+    assert [alert.broker for alert in alarm.looked(book, [shop], NOON)] == ["shop"]
+    fine = msgspec.structs.replace(office, value=0)
+    for minute in range(1, 10):  # the other server finds nothing wrong at its broker
+        assert alarm.looked(book, [fine], NOON + minute * MINUTE) == []
+    assert [incident.broker for incident in book.open()] == ["shop"]
+    assert alarm.subjects(book, "open_letters", "shop") == {"orders"}
+    assert alarm.subjects(book, "open_letters", "office") == set()
 
 
 def test_dead_letters_that_are_in_the_store_are_not_hidden() -> None:
     alarm, book = an_alarm(), Book()
     alerts = alarm.looked(book, [broker(1), letters_of("orders", 1)], NOON)
     assert occasions(alerts) == [("dead-letter", RAISED)]
+
+
+# --- urgency -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "measured", "urgent"),
+    [
+        ([], letters_of("orders", 1, news=True), True),
+        ([], letters_of("orders", 0), False),
+        ([letters_of("orders", 1)], letters_of("orders", 2, news=True), False),  # within the cool-down
+        ([letters_of("orders", 1)], letters_of("mail", 1), True),
+        ([depth_of("orders.dlq", 101)], depth_of("orders.dlq", 1001), True),  # worse
+        ([], broker(1), False),  # only suspected
+        ([broker(1)], broker(1), True),
+        ([broker(1)], depth_of("orders.dlq", 101), False),  # hidden
+    ],
+)
+def test_measurement_is_urgent_if_it_gives_an_alert(
+    before: list[Measured], measured: Measured, urgent: bool
+) -> None:
+    alarm, book = an_alarm(), Book()
+    alarm.looked(book, before, NOON)
+    stored = msgspec.msgpack.encode(book)
+    assert alarm.would_alert(book, [measured], NOON + MINUTE) is urgent
+    assert msgspec.msgpack.encode(book) == stored
+    assert bool(alarm.looked(book, [measured], NOON + MINUTE)) is urgent
+
+
+def test_nothing_is_urgent_in_a_window() -> None:
+    alarm = an_alarm(Window(begins=NOON, lasts=MINUTE))
+    assert not alarm.would_alert(Book(), [letters_of("orders", 1)], NOON)
 
 
 # --- windows -------------------------------------------------------------------------------------------------------

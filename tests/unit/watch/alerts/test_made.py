@@ -11,8 +11,8 @@ from redrive.serve import Server
 from redrive.settings import read
 from redrive.watch.alerts.alert import Alert, Occasion, Severity
 from redrive.watch.alerts.incidents import Policy
-from redrive.watch.alerts.made import notifiers_of, policy_of, rules_of, told_to, windows_of
-from redrive.watch.alerts.rules import RULES
+from redrive.watch.alerts.made import notifiers_of, policy_of, rules_of, told_to, unmeasured, windows_of
+from redrive.watch.alerts.rules import MEASURES, RULES
 
 MAIL = {
     "name": "ops",
@@ -52,12 +52,12 @@ def test_without_settings_the_rules_are_those_that_are_shipped() -> None:
 
 def test_what_is_not_said_of_a_shipped_rule_stays_as_it_is() -> None:
     changed = {
-        rule.name: rule for rule in rules_of(read({"alert_rules": [{"name": "queue-size", "warning": 5}]}))
+        rule.name: rule for rule in rules_of(read({"alert_rules": [{"name": "dlq-depth", "warning": 5}]}))
     }
     shipped = {rule.name: rule for rule in RULES}
-    assert (changed["queue-size"].warning, changed["queue-size"].critical) == (5, 1000)
-    assert changed["queue-size"].text == shipped["queue-size"].text
-    assert {name for name in shipped if changed[name] != shipped[name]} == {"queue-size"}
+    assert (changed["dlq-depth"].warning, changed["dlq-depth"].critical) == (5, 1000)
+    assert changed["dlq-depth"].text == shipped["dlq-depth"].text
+    assert {name for name in shipped if changed[name] != shipped[name]} == {"dlq-depth"}
 
 
 def test_a_rule_is_switched_off_by_its_name() -> None:
@@ -79,20 +79,66 @@ def test_a_rule_of_ones_own_is_one_more() -> None:
 @pytest.mark.parametrize(
     ("table", "why"),
     [
-        ({"name": "queue-sise", "warning": 5}, "needs a 'measure'; did you mean 'queue-size'?"),
+        ({"name": "dlq-dept", "warning": 5}, "needs a 'measure'; did you mean 'dlq-depth'?"),
         (
             {"name": "dead-leter", "off": True},
             "cannot be switched off: there is none; did you mean 'dead-letter'?",
         ),
-        ({"name": "mine", "measure": "weather", "warning": 1, "text": "x"}, "nothing measures 'weather'"),
-        ({"name": "mine", "measure": "backlog", "text": "x"}, "wants a limit"),
-        ({"name": "queue-size", "warning": 5000}, "its warning has to come before its critical limit"),
+        ({"name": "mine", "measure": "weather", "warning": 1, "text": "x"}, "there is no measure 'weather'"),
+        ({"name": "mine", "measure": "backlog", "text": "x"}, "needs a limit"),
+        ({"name": "mine", "measure": "probe", "critical": 1, "text": "x"}, "did you mean 'probe_failures'?"),
+        ({"name": "queue-size", "warning": 5}, "'queue-size' was renamed; did you mean 'dlq-depth'?"),
+        ({"name": "service", "off": True}, "'service' was renamed; did you mean 'service-failed'?"),
+        ({"name": "dlq-depth", "warning": 5000}, "its warning has to come before its critical limit"),
     ],
 )
 def test_a_rule_that_cannot_be_made_is_refused(table: dict[str, Any], why: str) -> None:
     with pytest.raises(SettingsError) as error:
         rules_of(read({"alert_rules": [table]}))
     assert why in str(error.value)
+
+
+# --- what cannot be measured -----------------------------------------------------------------------------------------
+
+SOURCES: dict[str, Any] = {"sources": [{"name": "orders"}]}
+
+
+@pytest.mark.parametrize(
+    ("table", "kind", "reasons"),
+    [
+        (SOURCES, "embedded", {"undeliverable": "only Kafka"}),
+        (SOURCES, "kafka", {}),
+        (
+            {},
+            "kafka",
+            dict.fromkeys(("dead_letter_ratio", "recent_dead_letter_ratio"), "no [[sources]] are configured"),
+        ),
+        (
+            SOURCES,
+            "rabbitmq",
+            {
+                **dict.fromkeys(
+                    ("probe_failures", "dead_letter_ratio", "recent_dead_letter_ratio", "stalled"),
+                    "broker.management_url is not set",
+                ),
+                "undeliverable": "only Kafka",
+            },
+        ),
+        (
+            {**SOURCES, "broker": {"management_url": "http://127.0.0.1:15672"}},
+            "rabbitmq",
+            {"undeliverable": "only Kafka"},
+        ),
+        ({**SOURCES, "retention": {"resolved": "2d"}}, "kafka", {}),
+        ({**SOURCES, "retention": {"resolved": "47h"}}, "kafka", {"resolution": "retention.resolved"}),
+    ],
+)
+def test_measure_that_is_never_taken_has_a_reason(
+    table: dict[str, Any], kind: str, reasons: dict[str, str]
+) -> None:
+    found = unmeasured(read(table), kind)
+    assert found.keys() == reasons.keys() <= MEASURES.keys()
+    assert all(reasons[measure] in reason for measure, reason in found.items())
 
 
 # --- settings --------------------------------------------------------------------------------------------------------
@@ -115,9 +161,9 @@ def test_a_rule_that_cannot_be_made_is_refused(table: dict[str, Any], why: str) 
         ({"maintenance": [{"cron": "0 2 * * *"}]}, "maintenance window 1: needs a 'lasts'"),
         ({"maintenance": [{"lasts": "1h", "begins": "2026-11-15"}]}, "wants a time with its zone"),
         ({"maintenance": [{"lasts": "1h", "begins": datetime(2026, 11, 15)}]}, "wants a time with its zone"),  # noqa: DTZ001
-        ({"alert_rules": [{"name": "queue-size", "warning": "many"}]}, "wants a number"),
-        ({"alert_rules": [{"name": "queue-size", "warning": float("nan")}]}, "wants a number"),
-        ({"alert_rules": [{"name": "queue-size", "warning": True}]}, "wants a number"),
+        ({"alert_rules": [{"name": "dlq-depth", "warning": "many"}]}, "wants a number"),
+        ({"alert_rules": [{"name": "dlq-depth", "warning": float("nan")}]}, "wants a number"),
+        ({"alert_rules": [{"name": "dlq-depth", "warning": True}]}, "wants a number"),
         ({"alerts": {"every": "0s"}}, "wants a duration between 1s and 1h"),
         ({"alerts": {"escalations": -1}}, "wants a whole number between 0 and 1000"),
     ],
@@ -213,7 +259,7 @@ def test_everybody_is_told_what_concerns_them(
 @pytest.mark.parametrize(
     ("table", "why"),
     [
-        ({"alert_rules": [{"name": "queue-size", "warning": 5000}]}, "its warning has to come before"),
+        ({"alert_rules": [{"name": "dlq-depth", "warning": 5000}]}, "its warning has to come before"),
         ({"notify": [{"name": "chat", "kind": "slack", "url": "env:CHAT_THAT_IS_NOT_SET"}]}, "is not set"),
         ({"maintenance": [{"lasts": "1h"}]}, "wants either begins or cron"),
     ],

@@ -76,6 +76,7 @@ def test_the_body_has_every_field_on_a_line_of_its_own() -> None:
         "occasion:   raised\n"
         "rule:       dead-letters\n"
         "component:  RabbitMQ\n"
+        "broker:     shop\n"
         "queue:      orders.dlq\n"
         "error type: ValidationError\n"
         "group:      f00d\n"

@@ -213,7 +213,7 @@ JSON = {
         "severity": {"enum": [*Severity]},
         "counts": {"additionalProperties": {"type": ["number", "null"]}},
         "correlation_ids": {"type": "array", "maxItems": 100, "items": {"type": "string", "maxLength": 100}},
-        "link": {"anyOf": [URI, {"type": "null"}]},
+        "link": {"anyOf": [URI, {"type": "string", "pattern": "^redrive .+"}, {"type": "null"}]},
         "since": MOMENT,
         "time": MOMENT,
     },
@@ -317,10 +317,11 @@ def test_the_generic_shape_has_every_field_under_its_name() -> None:
         "rule": "dead-letters",
         "text": "orders.dlq holds 12 dead letters",
         "component": "RabbitMQ",
+        "broker": "shop",
         "queue": "orders.dlq",
         "error_type": "ValidationError",
         "group": "f00d",
-        "counts": {"dead": 12.0, "rate": 0.25},
+        "counts": {"dead": 12, "rate": 0.25},
         "correlation_ids": ["c-1", "c-2"],
         "correlation_ids_left_out": 0,
         "link": "https://console.example.org/groups/f00d?queue=orders.dlq",
@@ -329,6 +330,18 @@ def test_the_generic_shape_has_every_field_under_its_name() -> None:
         "time": "2026-02-11T12:00:00.250Z",
     }
     assert set(as_json(ORDINARY)) == {*Alert.__struct_fields__, "correlation_ids_left_out"}
+
+
+def test_command_that_shows_more_is_in_every_shape() -> None:
+    command = "redrive list 'source:orders state:pending'"
+    told = alert(link=command)
+    assert as_json(told)["link"] == command
+    assert ("see more", command) in facts(told)
+    assert command in json.dumps(as_slack(told), ensure_ascii=False)
+    assert command in json.dumps(as_teams(told), ensure_ascii=False)
+    assert to_pagerduty(told)["payload"]["custom_details"]["link"] == command
+    assert as_alertmanager(told)[0]["annotations"]["see_more"] == command
+    assert link(told) is None, "it is no web address"
 
 
 def test_the_generic_shape_says_how_many_ids_it_leaves_out() -> None:
@@ -350,6 +363,7 @@ def test_facts_name_what_there_is_and_nothing_else() -> None:
         ("occasion", "raised"),
         ("rule", "dead-letters"),
         ("component", "RabbitMQ"),
+        ("broker", "shop"),
         ("queue", "orders.dlq"),
         ("error type", "ValidationError"),
         ("group", "f00d"),
@@ -423,7 +437,13 @@ def test_pagerduty_is_told_what_where_and_since_when() -> None:
 def test_an_incident_is_one_alert_of_alertmanager_however_it_changes() -> None:
     told = [as_alertmanager(each)[0] for each in life()]
     assert [each["labels"] for each in told] == [
-        {"alertname": "dead-letters", "incident": "inc-1", "component": "RabbitMQ", "queue": "orders.dlq"}
+        {
+            "alertname": "dead-letters",
+            "incident": "inc-1",
+            "component": "RabbitMQ",
+            "broker": "shop",
+            "queue": "orders.dlq",
+        }
     ] * 5
     assert [each["annotations"]["severity"] for each in told] == ["warning"] + ["critical"] * 4
     assert {each["startsAt"] for each in told} == {"2026-02-11T11:58:30.000Z"}
