@@ -1,7 +1,7 @@
 """How is something told that was not written by us?
 
 Error texts, ids and reasons come from producers, handlers and libraries. Before they stand in a span, a line or a
-label they are redacted (D4), put on one line and cut to a length. In this order: half of a secret is not recognised.
+label they are redacted, put on one line and cut to a length. In this order: half of a secret is not recognised.
 
 The rule: nothing here raises, whatever the text or the error.
 """
@@ -12,13 +12,13 @@ from typing import Final
 from redrive.errors import on_one_line
 from redrive.letters import stack_of
 from redrive.letters.letter import storable
-from redrive.letters.redact import Redactor
+from redrive.letters.redact import MAX_TEXT_CHARS, Redactor
 
 LONGEST: Final = 2_000  # characters of one text
 LONGEST_STACK: Final = 20_000
 # What is longer is cut before it is searched; a secret at that cut is far behind the part that is told.
 _SEARCHED: Final = 50_000
-_LONGEST_SEARCHED_STACK: Final = 100_000  # a longer one is not told; the error's own line still is
+_LONGEST_SEARCHED_STACK: Final = MAX_TEXT_CHARS  # a longer one is not told; the error's own line still is
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
