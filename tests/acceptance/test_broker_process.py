@@ -1,15 +1,20 @@
 """`redrive broker` as an operator meets it: where it listens, whom it refuses, and how it ends."""
 
 import contextlib
+import http.client
+import json
 import re
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -38,6 +43,17 @@ class Broker:
         }
         self.port = ports.get("amqp", 0)
         self.tls_port = ports.get("amqps", 0)
+        self.management_port = ports.get("http", 0)
+
+    def request(self, method: str, path: str, body: object = None) -> int:
+        """The status that the management API answers guest with."""
+        headers = {"Authorization": f"Basic {b64encode(b'guest:guest').decode()}"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        connection = http.client.HTTPConnection("127.0.0.1", self.management_port, timeout=30)
+        with contextlib.closing(connection):
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            return connection.getresponse().status
 
     def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
         self.process.send_signal(number)
@@ -58,6 +74,12 @@ def start() -> Iterator[Callable[..., Broker]]:
         if broker.process.poll() is None:
             broker.process.kill()
         broker.process.communicate()
+
+
+HALVES = (
+    b"GET /api/whoami HTTP/1.1\r\nHost: localhost\r\nX: ",
+    b"PUT /api/queues/%2F/q HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{",
+)
 
 
 def refused(*options: str) -> tuple[int, str]:
@@ -306,3 +328,34 @@ def test_a_client_certificate_is_a_login(certificates: Path, start: Callable[...
                 if isinstance(event.method, m.ConnectionTune):
                     wire.sendall(connection.send(m.ConnectionOpen("/")))
         assert m.ConnectionOpenOk in seen
+
+
+def test_slow_and_evil_requests_hold_up_neither_others_nor_the_end(start: Callable[..., Broker]) -> None:
+    broker = start("--management-port", "0")
+    for length in range(100, 150):
+        assert broker.request("PUT", f"/api/queues/%2F/{quote('a' * length + '!')}", {}) == 201
+    with contextlib.ExitStack() as halves:
+        for number in range(300):
+            half = halves.enter_context(socket.create_connection(("127.0.0.1", broker.management_port)))
+            half.sendall(HALVES[number % 2])
+
+        def ask(number: int) -> None:
+            with contextlib.suppress(OSError, http.client.HTTPException):  # the broker ends meanwhile
+                broker.request(
+                    "GET", f"/api/queues?page=1&use_regex=true&name={quote(f'^(a|aa|{number})+$')}"
+                )
+
+        asking = [threading.Thread(target=ask, args=(number,)) for number in range(20)]
+        for thread in asking:
+            thread.start()
+        assert broker.request("GET", "/api/whoami") == 200
+        other = Client(broker.port)
+        halves.callback(other.socket.close)
+        assert other.call(m.QueueDeclare("q"), m.QueueDeclareOk).queue == "q"
+        began = time.monotonic()
+        code, errors = broker.stop()
+        assert code == 0, errors
+        assert time.monotonic() - began < 10  # seconds; five on a machine that has nothing else to do
+        assert "Traceback" not in errors
+        for thread in asking:
+            thread.join()

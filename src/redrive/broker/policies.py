@@ -12,6 +12,7 @@ This module does not know the live queues: whoever holds them asks `effective` a
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 from redrive.broker.arguments import (
@@ -21,7 +22,8 @@ from redrive.broker.arguments import (
     QueueOptions,
     QueueType,
 )
-from redrive.broker.erlang import erlang_binary, erlang_string, octets
+from redrive.broker.erlang import erlang_binary, erlang_string
+from redrive.broker.patterns import NamePattern, PatternError
 from redrive.errors import RedriveError
 
 _Valid: TypeAlias = Callable[[Any], bool]
@@ -116,7 +118,11 @@ class Policy:
         else:
             wanted = self.apply_to in {"queues", "all", f"{queue_type}_queues"}
             wanted = wanted and not _UNSUPPORTED[queue_type] & self.definition.keys()
-        return wanted and re.search(self.pattern, name) is not None
+        return wanted and self._name_pattern.search(name)
+
+    @cached_property
+    def _name_pattern(self) -> NamePattern:
+        return NamePattern(self.pattern)
 
 
 class OperatorPolicy(Policy):
@@ -133,6 +139,7 @@ class Policies:
 
     def __init__(self, policies: Iterable[Policy] = ()) -> None:
         self._policies: dict[tuple[str, str], Policy] = {}
+        self._ranked: list[Policy] | None = None  # the highest priority first; None: to be sorted again
         for policy in policies:
             self.put(policy)
 
@@ -140,15 +147,18 @@ class Policies:
         """Adds a policy, or replaces the one of its name; one that is not valid changes nothing."""
         policy.check()
         self._policies[policy.vhost, policy.name] = policy
+        self._ranked = None
 
     def delete(self, vhost: str, name: str) -> bool:
         """Removes a policy; says whether there was one."""
+        self._ranked = None
         return self._policies.pop((vhost, name), None) is not None
 
     def delete_vhost(self, vhost: str) -> None:
         """Removes all policies of a vhost that is gone."""
         for key in [key for key in self._policies if key[0] == vhost]:
             del self._policies[key]
+        self._ranked = None
 
     def get(self, vhost: str, name: str) -> Policy | None:
         """The policy of that name."""
@@ -165,8 +175,12 @@ class Policies:
 
         Among equal priorities RabbitMQ promises nothing; here the first name wins.
         """
-        matching = (policy for policy in self.list(vhost) if policy.matches(kind, name, queue_type))
-        return max(matching, key=lambda policy: policy.priority, default=None)
+        if self._ranked is None:
+            self._ranked = sorted(self.list(), key=lambda policy: -policy.priority)
+        for policy in self._ranked:
+            if vhost in {None, policy.vhost} and policy.matches(kind, name, queue_type):
+                return policy
+        return None
 
     def to_json(self, vhost: str | None = None) -> tuple[dict[str, Any], ...]:
         """What stands under `policies` in RabbitMQ's definitions."""
@@ -358,39 +372,16 @@ def _apply_to_problem(apply_to: Any) -> str | None:
     )
 
 
-# What PCRE2 calls common mistakes, and where it finds them, as a pattern that is matched from where Python finds them.
-# Other mistakes are described in Python's words.
-_PCRE2: Final[Mapping[str, tuple[str, str]]] = {
-    "missing ), unterminated subpattern": ("missing closing parenthesis", ".*"),
-    "missing ), unterminated comment": ("missing ) after (?# comment", ".*"),
-    "unterminated character set": ("missing terminating ] for character class", ".*"),
-    "unbalanced parenthesis": ("unmatched closing parenthesis", "."),
-    "nothing to repeat": ("quantifier does not follow a repeatable item", r"\{[^}]*\}|."),
-    "multiple repeat": ("quantifier does not follow a repeatable item", r"\{[^}]*\}|."),
-    "min repeat greater than max repeat": ("numbers out of order in {} quantifier", "[^}]*"),
-    "bad escape (end of pattern)": ("\\ at end of pattern", ".*"),
-    "bad character range": ("range out of order in character class", ".-."),
-}
-
-
 def _pattern_problem(pattern: Any) -> str | None:
     if not isinstance(pattern, str):
         return f"pattern should be a binary but was {_term(pattern)}"
     try:
-        re.compile(pattern)
-    except re.error as error:
-        return f"pattern should be regular expression but is invalid: {_pcre2_error(pattern, error)}"
+        NamePattern(pattern)
+    except PatternError as error:
+        # As Erlang prints the error of PCRE2: its text, and how many octets had been read.
+        found = f"{{{erlang_string(error.text)},{error.position}}}"
+        return f"pattern should be regular expression but is invalid: {found}"
     return None
-
-
-def _pcre2_error(pattern: str, error: re.error) -> str:
-    """The error as Erlang prints that of PCRE2: its text, and how many octets had been read."""
-    position = error.pos or 0
-    known = _PCRE2.get(re.sub(r"^(bad character range) [^\\].*", r"\1", error.msg, flags=re.DOTALL))
-    if known is not None and (found := re.compile(known[1], re.DOTALL).match(pattern, position)):
-        position = found.end()
-    words = known[0] if known is not None else error.msg
-    return f"{{{erlang_string(words)},{len(octets(pattern[:position]))}}}"
 
 
 def _priority_problem(priority: Any) -> str | None:

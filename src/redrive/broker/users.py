@@ -9,22 +9,21 @@ version 3.6) of salt and password, in base64. That is what its definitions hold 
 keep the file to yourself. Like RabbitMQ, any base64 is accepted as a hash, and any name as an algorithm; no password
 matches a hash of the wrong length or of an unknown algorithm, and an empty password matches none.
 
-Permissions are regular expressions that are searched for in a resource's name; whoever wants the whole name writes
-`^` and `$`. They are Python's, not PCRE's; one that Python reads differently (`[[:alpha:]]`) is refused. Topic
-permissions are left out: an import passes over them. Which virtual hosts exist is not known here.
+Permissions are regular expressions as in RabbitMQ (see `patterns`), searched for in a resource's name; `^` and `$` tie
+them to the whole name. One that takes too long to match allows nothing. Topic permissions are left out: an import
+skips them. Which virtual hosts exist is not known here.
 """
 
 import hashlib
 import hmac
 import ipaddress
-import re
 import secrets
-import warnings
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from redrive.broker.erlang import erlang_binary
+from redrive.broker.patterns import NamePattern, PatternError
 from redrive.errors import SettingsError
 
 Action: TypeAlias = Literal["configure", "write", "read"]
@@ -80,6 +79,7 @@ class Users:
         self._permissions: dict[tuple[str, str], Permission] = {}
         self._limits: dict[str, dict[str, int]] = {}  # max-connections and max-channels by user
         self._answers: dict[tuple[str, str, Action, str], bool] = {}
+        self._patterns: dict[str, NamePattern] = {}  # of permissions that were asked for
 
     def add(
         self,
@@ -207,10 +207,17 @@ class Users:
             if len(self._answers) >= _CACHE_LIMIT:
                 self._answers.clear()
             permission = self._permissions.get((user, vhost))
-            pattern = None if permission is None else _compile(getattr(permission, action))
-            answer = pattern is not None and pattern.search(resource or _DEFAULT_EXCHANGE) is not None
+            answer = permission is not None and self._pattern(getattr(permission, action)).search(
+                resource or _DEFAULT_EXCHANGE
+            )
             self._answers[question] = answer
         return answer
+
+    def _pattern(self, source: str) -> NamePattern:
+        pattern = self._patterns.get(source)
+        if pattern is None:
+            pattern = self._patterns[source] = _compile(source)
+        return pattern
 
     def export(self) -> dict[str, list[dict[str, object]]]:
         """`users` and `permissions` as RabbitMQ's definitions have them."""
@@ -255,6 +262,7 @@ class Users:
     def _change(self) -> None:
         self.version += 1
         self._answers.clear()
+        self._patterns.clear()
 
 
 def hash_password(password: str | bytes, salt: bytes | None = None) -> str:
@@ -279,18 +287,15 @@ def _check_hash(name: str, password_hash: str) -> None:
         raise SettingsError(f"user '{name}': the password_hash is not base64") from None
 
 
-def _compile(pattern: str) -> re.Pattern[str]:
+def _compile(pattern: str) -> NamePattern:
     """The pattern as RabbitMQ reads it: an empty one stands for the empty name, which no resource has."""
-    return re.compile(pattern or "^$", re.ASCII)
+    return NamePattern(pattern or "^$")
 
 
 def _check_pattern(pattern: str) -> None:
     try:
-        with warnings.catch_warnings():
-            # Python warns of what other dialects read differently; a permission must not mean something else here.
-            warnings.simplefilter("error")
-            _compile(pattern)
-    except (re.error, Warning, OverflowError, RecursionError) as problem:
+        _compile(pattern)
+    except PatternError as problem:
         raise SettingsError(f"the permission '{pattern}' is not a regular expression: {problem}") from None
 
 

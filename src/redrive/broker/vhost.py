@@ -5,8 +5,8 @@ it was asked or raises the error that the client is to be told. Changes of what 
 `version`, which is what lets routes be remembered.
 """
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -255,14 +255,29 @@ class VHost:
     # --- policies ------------------------------------------------------------------------------------------
 
     def policies_changed(self, now: int) -> None:
-        """Policies act on living queues and exchanges at once."""
+        """Store the policies and apply them to every queue and exchange at once."""
+        deque(self.apply_policies(now), maxlen=0)
+
+    def apply_policies(self, now: int) -> Iterator[None]:
+        """Store the policies; the steps that are returned apply them to one queue or exchange each.
+
+        The caller may do other work between two steps. A queue or exchange that is declared meanwhile is not missed: it
+        gets its policy when it is declared.
+        """
         for kind, policies in (("policies", self.policies), ("operator_policies", self.operator_policies)):
             rows = [policy.to_json() for policy in policies.list()]
             self.broker.keep.document(f"{kind}\x1f{self.name}", msgspec.json.encode(rows) if rows else None)
-        for queue in list(self.queues.values()):
-            self.apply_policy(queue, now)
-        for exchange in self.exchanges.values():
+        return self._policy_steps(now)
+
+    def _policy_steps(self, now: int) -> Iterator[None]:
+        for exchange in list(self.exchanges.values()):
             self._apply_policy_to_exchange(exchange)
+            self.changed()
+            yield
+        for queue in list(self.queues.values()):
+            if not queue.is_deleted:
+                self.apply_policy(queue, now)
+            yield
         self.changed()
 
     def apply_policy(self, queue: Queue, now: int) -> None:

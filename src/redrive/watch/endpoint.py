@@ -1,13 +1,16 @@
-"""Where does Prometheus fetch the figures?
+"""Serve the metrics of this process to Prometheus.
 
-`serve_metrics` runs prometheus-client's own server in a thread. It has no password and no TLS, so it listens on
-loopback unless another address is asked for by name.
+`serve_metrics` answers from a thread with an event loop of its own, so that a busy consumer still answers. It has
+no password and no TLS, so it listens on loopback unless another address is asked for by name. A client that does not
+finish its request is cut off as in `redrive.listening`.
 """
 
+import asyncio
+import socket
+from concurrent.futures import Future
 from threading import Thread
 from types import TracebackType
 from typing import Final, Self
-from wsgiref.simple_server import WSGIServer
 
 import prometheus_client
 from prometheus_client import CollectorRegistry
@@ -15,16 +18,23 @@ from prometheus_client import CollectorRegistry
 from redrive.errors import ServiceError, SettingsError
 
 _LOOPBACK: Final = "127.0.0.1"
+_GRACE: Final = 1  # seconds that an answer may take when it closes
 
 
 class MetricsServer:
     """A running endpoint."""
 
-    def __init__(self, server: WSGIServer, thread: Thread, host: str) -> None:
-        self._server = server
-        self._thread = thread
+    def __init__(self, place: socket.socket, host: str, registry: CollectorRegistry) -> None:
         self.host = host
-        self.port: int = server.server_port
+        self.port: int = place.getsockname()[1]
+        self._place = place
+        self._registry = registry
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._started: Future[None] = Future()
+        self._thread = Thread(target=self._run, name="redrive-metrics", daemon=True)
+        self._thread.start()
+        self._started.result()
 
     @property
     def url(self) -> str:
@@ -35,9 +45,8 @@ class MetricsServer:
     def close(self) -> None:
         """Stop listening. Closing twice is closing once."""
         if self._thread.is_alive():
-            self._server.shutdown()
+            self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
-        self._server.server_close()
 
     def __enter__(self) -> Self:
         return self
@@ -47,23 +56,43 @@ class MetricsServer:
     ) -> None:
         self.close()
 
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._serve())
+        except BaseException as error:
+            if not self._started.done():
+                self._started.set_exception(error)
+            raise
+        finally:
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        from redrive.listening import listen_at  # noqa: PLC0415  costs time only those who ask for it
+
+        app = prometheus_client.make_asgi_app(self._registry)
+        listening = await listen_at(self._place, app, grace=_GRACE)
+        self._started.set_result(None)
+        await self._stop.wait()
+        await listening.close()
+
 
 def serve_metrics(
     port: int, host: str = _LOOPBACK, *, registry: CollectorRegistry | None = None
 ) -> MetricsServer:
     """Answer Prometheus at `http://host:port/metrics`; port 0 is any free one."""
+    from redrive.listening import bind  # noqa: PLC0415  likewise
+
     if type(port) is not int or not 0 <= port <= 65535:
         raise SettingsError(f"the port for metrics must be a whole number from 0 to 65535, not {port!r:.40}")
     if not host:
         raise SettingsError("the host for metrics is empty; give an address, for example 127.0.0.1")
     try:
-        server, thread = prometheus_client.start_http_server(
-            port, host, prometheus_client.REGISTRY if registry is None else registry
-        )
+        place = bind(host, port)
     except OSError as error:
+        reason = (error.strerror or str(error)).partition(" (while attempting")[0]
         raise ServiceError(
-            f"metrics cannot be served on {host}:{port}: {error.strerror or error}; choose another port or host"
+            f"metrics cannot be served on {host}:{port}: {reason}; choose another port or host"
         ) from error
     except UnicodeError:
         raise ServiceError(f"metrics cannot be served on {host!r:.80}: that is no address") from None
-    return MetricsServer(server, thread, host)
+    return MetricsServer(place, host, prometheus_client.REGISTRY if registry is None else registry)

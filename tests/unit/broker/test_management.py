@@ -8,9 +8,7 @@ import pytest
 
 from redrive.broker.core import Broker
 from redrive.broker.management import start_management
-from redrive.broker.management.answers import Answer
-from redrive.broker.management.app import _made
-from redrive.broker.management.lists import ToMake
+from redrive.broker.management.lists import _in_portions
 from redrive.broker.server import Server
 from tests.unit.broker.management_place import Place, place
 
@@ -287,7 +285,7 @@ class TestTheWhole:
                 await asyncio.sleep(0)
 
         counting = asyncio.create_task(count())
-        answer = await _made(Answer(body=ToMake([dict] * 1000)))
+        made = await _in_portions([dict] * 1000)
         counting.cancel()
-        assert answer.body == [{}] * 1000
+        assert made == [{}] * 1000
         assert turns >= 4

@@ -43,7 +43,7 @@ def test_what_was_counted_is_read_over_http(registry: CollectorRegistry, server:
 def test_any_free_port_is_taken_on_loopback_only(server: MetricsServer) -> None:
     assert server.port > 0
     assert server.url == f"http://127.0.0.1:{server.port}/metrics"
-    assert server._server.socket.getsockname()[0] == "127.0.0.1"
+    assert server._place.getsockname()[0] == "127.0.0.1"
 
 
 def test_closed_it_no_longer_answers_and_its_port_is_free(registry: CollectorRegistry) -> None:
@@ -77,3 +77,11 @@ def test_a_host_that_is_none_is_refused(registry: CollectorRegistry, host: str) 
         serve_metrics(0, host, registry=registry)
     with pytest.raises(SettingsError, match="the host for metrics is empty"):
         serve_metrics(0, "", registry=registry)
+
+
+def test_metrics_are_answered_beside_requests_that_do_not_arrive(server: MetricsServer) -> None:
+    with contextlib.ExitStack() as halves:
+        for _ in range(300):
+            half = halves.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            half.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: ")
+        assert get(server.url)[0].startswith("text/plain")

@@ -7,8 +7,10 @@ goes wrong inside is logged here and told to nobody.
 
 import asyncio
 import logging
+import time
 from base64 import b64decode
 from email.utils import formatdate
+from itertools import chain
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -19,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from redrive.broker.management.answers import Answer, RefusalError, bad_request, no_such_object
 from redrive.broker.management.ask import Ask, Desk
-from redrive.broker.management.lists import ToMake
+from redrive.broker.management.lists import LazyRows
 from redrive.broker.management.routes import OPEN, Found, find
 
 MAX_BODY: Final = 20 * 1024 * 1024  # a definitions file of a large broker fits
@@ -30,7 +32,7 @@ _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
 }
 _SAFE: Final = frozenset({"GET", "HEAD"})
-_AT_ONCE: Final = 250  # rows of a list, some milliseconds, before the broker goes on
+_PORTION: Final = 0.005  # seconds of a request's work before the broker goes on
 _PATIENCE: Final = 30.0  # seconds that a disk may take
 
 
@@ -86,6 +88,7 @@ class App:
             answer = handler(ask)
         finally:
             self._desk.server.schedule_turn()  # half of something may have been done before it was refused
+            await self._finish(ask)
         await self._done()
         return answer
 
@@ -115,6 +118,17 @@ class App:
         query = dict(parse_qsl(request.url.query, keep_blank_values=True))
         return Ask(self._desk, request.method, found.params, query, bytes(body), user=user, address=address)
 
+    async def _finish(self, ask: Ask) -> None:
+        """Do what the handler left to be done in portions."""
+        pause_at = time.monotonic() + _PORTION
+        for _ in chain.from_iterable(ask.steps):
+            if time.monotonic() >= pause_at:
+                self._desk.server.schedule_turn()
+                await asyncio.sleep(0)
+                pause_at = time.monotonic() + _PORTION
+        if ask.steps:
+            self._desk.server.schedule_turn()
+
     async def _done(self) -> None:
         """What was asked for has been done, dead letters and all, and is on disk."""
         keep = self._desk.server.broker.keep
@@ -129,15 +143,8 @@ class App:
 
 
 async def _made(answer: Answer) -> Answer:
-    """The answer with all its rows; a long list lets the broker take its turns in between."""
-    if not isinstance(answer.body, ToMake):
-        return answer
-    rows = []
-    for number, make in enumerate(answer.body, 1):
-        rows.append(make())
-        if number % _AT_ONCE == 0:
-            await asyncio.sleep(0)
-    return answer._replace(body=rows)
+    """The answer with all its rows."""
+    return answer._replace(body=await answer.body.make()) if isinstance(answer.body, LazyRows) else answer
 
 
 def _response(answer: Answer) -> Response:

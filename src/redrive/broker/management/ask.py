@@ -6,7 +6,7 @@ may not enter does not exist.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
@@ -19,6 +19,7 @@ from redrive.broker.management.answers import (
     not_authorised,
     not_found,
 )
+from redrive.broker.patterns import NameFilter
 from redrive.broker.vhost import VHost
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Desk:
         self.server = server
         self.rates = rates
         self.listeners = listeners
+        self.names = NameFilter()
         self.started_at = server.clock()
 
 
@@ -71,6 +73,9 @@ class Ask:
         self.address = address
         self.now = desk.server.clock()
         self._body = body
+        self.steps: list[
+            Iterator[None]
+        ] = []  # work of the request that is done in portions, after its handler
 
     # --- what was sent -------------------------------------------------------------------------------------
 
@@ -133,6 +138,10 @@ class Ask:
         if not self.is_a("administrator") and not self.broker.users.may_enter(self.user, name):
             raise not_found("Not Found")
         return vhost
+
+    def apply_policies(self, vhost: VHost) -> None:
+        """Store the policies of the virtual host, and apply them in portions before the request is answered."""
+        self.steps.append(vhost.apply_policies(self.now))
 
     @property
     def name(self) -> str:

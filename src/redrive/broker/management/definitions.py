@@ -221,7 +221,7 @@ def _load(ask: Ask, body: Json, into: VHost | None) -> None:
         _load_policies(ask, body, vhost_of)
     finally:  # what stands before a mistake has come in, and is in force
         for vhost in {vhost_of(row): None for section in _POLICIES for row in _rows(body, section)}:
-            vhost.policies_changed(ask.now)
+            ask.apply_policies(vhost)
     _check_queue_limits(body, vhost_of)
     for section, load in (
         ("queues", _load_queue),

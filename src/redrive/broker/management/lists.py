@@ -4,16 +4,18 @@
 fields, a dot leading into objects. A row is made only if it is shown or has to be sorted by what is in it.
 """
 
-import re
+import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from redrive.broker.management.answers import Answer, Json, RefusalError, bad_request
 from redrive.broker.management.ask import Ask
+from redrive.broker.patterns import PatternError
 
 _PAGE_SIZE: Final = 100
 _LARGEST_PAGE: Final = 500
+_AT_ONCE: Final = 250  # rows, some milliseconds, before the broker goes on
 _INVALID: Final = "Pagination parameters are invalid"
 
 
@@ -25,25 +27,40 @@ class Row(NamedTuple):
     make: Callable[[], Json]
 
 
-class ToMake(tuple[Callable[[], Json], ...]):
-    """Rows that are yet to be made: whoever answers does it in portions, so that the broker gets its turns."""
+class LazyRows:
+    """A list that is yet to be made: in portions, so that the broker gets its turns in between."""
 
-    __slots__ = ()
+    def __init__(self, ask: Ask, rows: Iterable[Row]) -> None:
+        self._ask = ask
+        self._rows = rows
+
+    async def make(self) -> object:
+        """The list, or the page of it, that is asked for."""
+        ask = self._ask
+        found = sorted(self._rows, key=lambda row: row.order)
+        if by := ask.query.get("sort"):
+            made = list(zip(found, await _in_portions([row.make for row in found]), strict=True))
+            made.sort(key=lambda pair: _sortable(_inside(pair[1], by)))
+            found = [row._replace(make=partial(_same, shown)) for row, shown in made]
+        if ask.flag("sort_reverse"):
+            found.reverse()
+        if "page" in ask.query:
+            return await _page(ask, found)
+        return await _in_portions([partial(_made, ask, row) for row in found])
+
+
+async def _in_portions(makes: Iterable[Callable[[], Json]]) -> list[Json]:
+    made = []
+    for number, make in enumerate(makes, 1):
+        made.append(make())
+        if number % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return made
 
 
 def listed(ask: Ask, rows: Iterable[Row]) -> Answer:
     """The list that is asked for."""
-    found = sorted(rows, key=lambda row: row.order)
-    by = ask.query.get("sort")
-    if by:
-        made = [(row, row.make()) for row in found]
-        made.sort(key=lambda pair: _sortable(_inside(pair[1], by)))
-        found = [row._replace(make=partial(_same, shown)) for row, shown in made]
-    if ask.flag("sort_reverse"):
-        found.reverse()
-    if "page" in ask.query:
-        return Answer(body=_page(ask, found))
-    return Answer(body=ToMake(partial(_made, ask, row) for row in found))
+    return Answer(body=LazyRows(ask, rows))
 
 
 def one(ask: Ask, shown: Json) -> Answer:
@@ -70,12 +87,12 @@ def chosen(ask: Ask, shown: Json) -> Json:
     return picked
 
 
-def _page(ask: Ask, rows: list[Row]) -> Json:
+async def _page(ask: Ask, rows: list[Row]) -> Json:
     page, size = _number(ask, "page", 1), _number(ask, "page_size", _PAGE_SIZE)
     if page < 1 or not 1 <= size <= _LARGEST_PAGE:
         text = f"Invalid pagination parameters: page number {page}, page size {size}"
         raise RefusalError(400, "invalid_pagination_parameters", text)
-    matching = _named(ask, rows)
+    matching = await _named(ask, rows)
     pages = -(-len(matching) // size)
     if page > max(pages, 1):
         text = f"Page out of range, page: {page} page size: {size}, len: {len(matching)}"
@@ -92,17 +109,17 @@ def _page(ask: Ask, rows: list[Row]) -> Json:
     }
 
 
-def _named(ask: Ask, rows: list[Row]) -> list[Row]:
+async def _named(ask: Ask, rows: list[Row]) -> list[Row]:
     wanted = ask.query.get("name", "")
     if not wanted:
         return rows
     if not ask.flag("use_regex"):
         return [row for row in rows if wanted.lower() in row.name.lower()]
     try:
-        pattern = re.compile(wanted, re.IGNORECASE)
-    except (re.error, RecursionError, OverflowError):
+        matches = await ask.desk.names.filter(wanted, [row.name for row in rows])
+    except PatternError:
         raise bad_request(_INVALID) from None
-    return [row for row in rows if pattern.search(row.name)]
+    return [row for row, is_match in zip(rows, matches, strict=True) if is_match]
 
 
 def _number(ask: Ask, key: str, default: int) -> int:

@@ -65,7 +65,7 @@ def put_parameter(ask: Ask) -> Answer:
     ask.need("administrator")
     existed = any((row["component"], row["name"]) == (component, ask.name) for row in vhost_parameters(vhost))
     set_parameter(vhost, component, ask.name, value)
-    vhost.policies_changed(ask.now)
+    ask.apply_policies(vhost)
     return put(existed=existed)
 
 
@@ -90,7 +90,7 @@ def delete_parameter(ask: Ask) -> Answer:
         set_vhost_limits(vhost, {})
     else:
         vhost.operator_policies.delete(vhost.name, ask.name)
-        vhost.policies_changed(ask.now)
+        ask.apply_policies(vhost)
     return NO_CONTENT
 
 

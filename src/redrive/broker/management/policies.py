@@ -101,12 +101,12 @@ def _put(ask: Ask, vhost: VHost, policies: Policies, *, operator: bool) -> Answe
         raise keys_missing(missing)
     existed = policies.get(vhost.name, ask.name) is not None
     load_policy(vhost, body, ask.name, operator=operator)
-    vhost.policies_changed(ask.now)
+    ask.apply_policies(vhost)
     return put(existed=existed)
 
 
 def _delete(ask: Ask, vhost: VHost, policies: Policies) -> Answer:
     if not policies.delete(vhost.name, ask.name):
         raise no_such_object()
-    vhost.policies_changed(ask.now)
+    ask.apply_policies(vhost)
     return NO_CONTENT

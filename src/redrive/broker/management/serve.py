@@ -8,8 +8,7 @@ from redrive.broker.management.stats import Rates
 from redrive.broker.server import Server
 from redrive.listening import Listening, bind, listen_at
 
-_GRACE: Final = 2  # seconds that answers under way may take when it closes
-_MOST: Final = 256  # connections at a time; one more is told to come later
+_GRACE: Final = 1  # seconds that answers under way may take when it closes
 
 
 async def start_management(server: Server, host: str, port: int) -> Listening:
@@ -18,4 +17,4 @@ async def start_management(server: Server, host: str, port: int) -> Listening:
     address, number = place.getsockname()[:2]
     here: Listener = ("http", str(address), int(number))
     desk = Desk(server, Rates(), lambda: [*server.listeners, here])
-    return await listen_at(place, App(desk), grace=_GRACE, limit_concurrency=_MOST)
+    return await listen_at(place, App(desk), grace=_GRACE, on_close=desk.names.close)
