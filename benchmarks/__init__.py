@@ -12,6 +12,7 @@ from typing import Final
 # Name → module with `run(quick)`, which yields cases. Where there are peers to leave out, it also has
 # `run_ours(quick)`, which yields figures.
 BENCHMARKS: Final = {
+    "alert-latency": "benchmarks.alert_latency",
     "broker": "benchmarks.broker",
     "consume": "benchmarks.consume",
     "kafka": "benchmarks.kafka",
