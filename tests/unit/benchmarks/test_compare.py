@@ -40,7 +40,7 @@ def test_parse_keeps_the_given_order_and_drops_repeated_names() -> None:
     ("arguments", "reason"),
     [
         ([], "required: REV"),
-        (["HEAD", "brokr"], "unknown benchmark: brokr; known: broker, consume"),
+        (["HEAD", "brokr"], "unknown benchmark: brokr; known: alert-latency, broker, consume"),
         (["HEAD", "--rounds", "0"], "--rounds must be at least 1, got 0"),
         (["HEAD", "--rounds", "many"], "invalid int value: 'many'"),
     ],
