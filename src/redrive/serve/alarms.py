@@ -32,6 +32,11 @@ _MAX_NEWS: Final = 1000  # kept while the store cannot be written; the next look
 _Subject: TypeAlias = tuple[str, str | None, str]  # measure, broker and subject
 
 
+def takeover_after(every: timedelta) -> timedelta:
+    """How long a server that measures so often may be silent until others take over."""
+    return max(_LATE_TURNS * every, _MIN_TAKEOVER)
+
+
 class Alarms:
     """Turns measurements into alerts."""
 
@@ -55,7 +60,7 @@ class Alarms:
         self._measures = measures
         self._clock = clock
         self._every = every
-        self._ours_for = max(_LATE_TURNS * every, _MIN_TAKEOVER)
+        self._ours_for = takeover_after(every)
         self._chosen = chosen
         self._tell = tell
         self._trouble = trouble

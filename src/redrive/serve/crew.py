@@ -32,7 +32,7 @@ from redrive.recover.retention import Retention, RetentionOptions
 from redrive.recover.service import Service
 from redrive.recover.worker import Worker, WorkerOptions
 from redrive.replay.destinations import Destinations
-from redrive.serve.alarms import Alarms
+from redrive.serve.alarms import Alarms, takeover_after
 from redrive.serve.awaken import Awakening
 from redrive.serve.discovery import Discovery, Look
 from redrive.serve.measures import Measures
@@ -223,6 +223,8 @@ class Crew:
                 policy_of(settings),
                 windows_of(settings),
                 new_id=lambda: f"i-{token_hex(8)}",
+                server=socket.gethostname(),  # the same after a restart
+                silence=takeover_after(max(settings.alerts.every, settings.alerts.probe_every)),
             ),
             measures,
             self._clock,

@@ -6,11 +6,12 @@ make durable, and the alerts are for others to send.
 
 A cause is evaluated before its consequences, and while a cause is found, even if only suspected, consequences at the
 same broker are not evaluated. A subject that was not measured stays as it is. Incidents of one broker never touch those
-of another: several servers with several brokers may share a book.
+of another: several servers with several brokers may share a book. Where servers may measure different values, an
+incident that one of them finds is not ended by another one.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -22,12 +23,14 @@ from redrive.watch.alerts.incidents import (
     Policy,
     acknowledged,
     begun,
+    found_by,
+    is_found_by_another,
     stepped,
     told,
     waited,
 )
 from redrive.watch.alerts.links import see_more
-from redrive.watch.alerts.rules import RULES, AlertRule, Measured, checked
+from redrive.watch.alerts.rules import MEASURES, RULES, AlertRule, Measured, checked
 from redrive.watch.alerts.windows import Window
 
 _MOST: Final = 1000  # incidents at a time: whoever has so many sees the forest
@@ -63,13 +66,21 @@ class Alarm:
         windows: Iterable[Window] = (),
         *,
         new_id: Callable[[], str],
+        server: str = "",
+        silence: timedelta = timedelta(minutes=1),
         link: Callable[[Incident], str | None] | None = None,
     ) -> None:
-        """`link` says where a person sees more of an incident; by default it is a command."""
+        """`link` says where a person sees more of an incident; by default it is a command.
+
+        `server` is the name of the one that measures, and `silence` is how long another one has to find nothing before
+        this one may end an incident that the other one has found.
+        """
         self.rules: Mapping[str, AlertRule] = {rule.name: rule for rule in checked(rules)}
         self._policy = policy or Policy()
         self._windows = tuple(windows)
         self._new_id = new_id
+        self._server = server
+        self._silence = silence
         self._link = link or self._command
 
     def subjects(self, book: Book, measure: str, broker: str | None = None) -> set[str]:
@@ -134,6 +145,12 @@ class Alarm:
         after, occasion = stepped(
             incident, finding, now, self._policy, confirm=rule.confirm, quiet=self._is_quiet(incident, now)
         )
+        if MEASURES[rule.measure].is_local:
+            elsewhere = is_found_by_another(incident, self._server, now, self._silence)
+            if finding is None and elsewhere:
+                return
+            if finding is not None and after is not None and not elsewhere:
+                after = found_by(after, self._server, now, self._silence)
         if after is None:
             del book.current[key]
             return

@@ -67,6 +67,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
     broker: str | None = None
     found: Finding  # the latest, with all correlation ids since it was told
+    found_by: str | None = None  # the server that finds it, where servers may measure different values
+    found_at: datetime | None = None  # when that server found it, to a part of the time that it may be silent
     hits: int = 1  # looks in a row, as long as it is suspected
     has_news: bool = True  # since it was told
     began_at: datetime
@@ -141,6 +143,23 @@ def told(incident: Incident, occasion: Occasion, now: datetime) -> Incident:
     return msgspec.structs.replace(
         after, awaited_since=now, escalations=0, acknowledged_at=None, acknowledged_by=None
     )
+
+
+def is_found_by_another(incident: Incident, server: str, now: datetime, silence: timedelta) -> bool:
+    """Whether another server finds it, and has done so within this time."""
+    return (
+        incident.found_by not in (None, server)
+        and incident.found_at is not None
+        and incident.fine_since is None
+        and now - incident.found_at < silence
+    )
+
+
+def found_by(incident: Incident, server: str, now: datetime, silence: timedelta) -> Incident:
+    """The incident after this server has found it; mostly it is the same, so that it need not be stored."""
+    if incident.found_by == server and incident.found_at and now - incident.found_at < silence / 4:
+        return incident
+    return msgspec.structs.replace(incident, found_by=server, found_at=now)
 
 
 def acknowledged(incident: Incident, by: str, now: datetime) -> Incident:

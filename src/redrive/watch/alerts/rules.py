@@ -28,6 +28,7 @@ class Measure(msgspec.Struct, frozen=True):
 
     meaning: str
     is_ratio: bool = False  # from 0 to 1; shown as a percentage
+    is_local: bool = False  # servers that share a store may measure different values
 
 
 MEASURES: Final[Mapping[str, Measure]] = MappingProxyType(
@@ -35,7 +36,7 @@ MEASURES: Final[Mapping[str, Measure]] = MappingProxyType(
         "open_letters": Measure("open dead letters of a source"),
         "dlq_depth": Measure("messages in a dead-letter queue plus open letters collected from it"),
         "uncollected": Measure(
-            "seconds for which a dead-letter queue had messages and no collector took one"
+            "seconds for which a dead-letter queue had messages and no collector took one", is_local=True
         ),
         "queue_missing": Measure("1 while a queue or topic that is collected or probed does not exist"),
         "dead_letter_ratio": Measure(
@@ -46,10 +47,11 @@ MEASURES: Final[Mapping[str, Measure]] = MappingProxyType(
             "share of a source's messages that were dead-lettered since the last probe", is_ratio=True
         ),
         "dead_letter_publish_failures": Measure(
-            "attempts of a source's consumers to publish a dead letter that failed, as they report them"
+            "attempts of a source's consumers to publish a dead letter that failed, as they report them",
+            is_local=True,
         ),
-        "error_spike": Measure("rate of an error type, as a multiple of its usual rate"),
-        "ingestion": Measure("dead letters collected in the last minute"),
+        "error_spike": Measure("rate of an error type, as a multiple of its usual rate", is_local=True),
+        "ingestion": Measure("dead letters collected in the last minute", is_local=True),
         "backlog": Measure("open dead letters in the store"),
         "resolution": Measure(
             "share of the dead letters that arrived one to two days ago and are resolved", is_ratio=True
@@ -57,12 +59,14 @@ MEASURES: Final[Mapping[str, Measure]] = MappingProxyType(
         "unconfirmed": Measure("redrives of a source for which neither verdict nor death came in time"),
         "unserved": Measure("letters of a broker that wait for a redrive while no server serves that broker"),
         "undeliverable": Measure(
-            "1 while redrives to a source are held back because no consumer would receive them"
+            "1 while redrives to a source are held back because no consumer would receive them", is_local=True
         ),
-        "stalled": Measure("seconds for which a queue had ready messages and none was delivered"),
-        "probe_failures": Measure("failed probes of a broker in a row"),
-        "broker_unreachable": Measure("1 while a broker is unreachable"),
-        "service_failed": Measure("1 while a background service is not running"),
+        "stalled": Measure(
+            "seconds for which a queue had ready messages and none was delivered", is_local=True
+        ),
+        "probe_failures": Measure("failed probes of a broker in a row", is_local=True),
+        "broker_unreachable": Measure("1 while a broker is unreachable", is_local=True),
+        "service_failed": Measure("1 while a background service is not running", is_local=True),
     }
 )
 # Names of earlier versions, each with the name that replaced it.

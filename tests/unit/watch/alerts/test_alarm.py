@@ -239,6 +239,71 @@ def test_dead_letters_that_are_in_the_store_are_not_hidden() -> None:
     assert occasions(alerts) == [("dead-letter", RAISED)]
 
 
+# --- several servers -------------------------------------------------------------------------------------------------
+
+
+def two_servers() -> list[Alarm]:
+    numbers = count(1)
+    return [
+        Alarm(RULES, Policy(calm=MINUTE), new_id=lambda: f"i-{next(numbers)}", server=name, silence=MINUTE)
+        for name in ("one", "two")
+    ]
+
+
+def test_server_that_reaches_the_broker_does_not_end_the_finding_of_one_that_does_not() -> None:
+    (one, two), book = two_servers(), Book()
+    alerts = []
+    for step in range(40):
+        now = NOON + step * MINUTE / 4
+        alerts += one.looked(book, [broker(1)], now)
+        alerts += two.looked(book, [broker(0)], now + MINUTE / 8)
+    assert occasions(alerts) == [("broker-unreachable", RAISED)]
+    # When the first one reaches it, too
+    for step in range(40, 48):
+        now = NOON + step * MINUTE / 4
+        alerts += one.looked(book, [broker(0)], now)
+        alerts += two.looked(book, [broker(0)], now + MINUTE / 8)
+    assert occasions(alerts) == [("broker-unreachable", RAISED), ("broker-unreachable", RECOVERED)]
+
+
+def test_finding_of_a_server_that_is_gone_is_ended_by_another_one() -> None:
+    (one, two), book = two_servers(), Book()
+    for step in range(2):
+        one.looked(book, [broker(1)], NOON + step * MINUTE / 4)
+    alerts = []
+    for step in range(2, 20):
+        alerts += two.looked(book, [broker(0)], NOON + step * MINUTE / 4)
+    assert occasions(alerts) == [("broker-unreachable", RECOVERED)]
+
+
+def test_finding_goes_on_when_another_server_finds_it_after_the_first_one() -> None:
+    (one, two), book = two_servers(), Book()
+    for step in range(4):
+        one.looked(book, [broker(1)], NOON + step * MINUTE / 4)
+    for step in range(4, 40):
+        now = NOON + step * MINUTE / 4
+        assert one.looked(book, [broker(0)], now) == []
+        assert two.looked(book, [broker(1)], now + MINUTE / 8) == []
+    assert [incident.found_by for incident in book.open()] == ["two"]
+
+
+def test_finding_is_not_stored_again_with_every_look() -> None:
+    (one, _), book = two_servers(), Book()
+    stored = set()
+    for step in range(30):
+        one.looked(book, [broker(1)], NOON + timedelta(seconds=step))
+        stored.add(msgspec.msgpack.encode(book))
+    assert len(stored) <= 4
+
+
+def test_value_that_all_servers_measure_alike_is_ended_by_any_of_them() -> None:
+    (one, two), book = two_servers(), Book()
+    one.looked(book, [letters_of("orders", 1)], NOON)
+    two.looked(book, [letters_of("orders", 0)], NOON + timedelta(seconds=1))
+    alerts = two.looked(book, [letters_of("orders", 0)], NOON + 2 * MINUTE)
+    assert occasions(alerts) == [("dead-letter", RECOVERED)]
+
+
 # --- urgency -------------------------------------------------------------------------------------------------------
 
 
