@@ -202,7 +202,7 @@ def test_replay_is_not_resumed_on_another_broker(shop: Shop, orders: Queue, url:
 def test_dry_run_names_the_brokers_of_the_letters(shop: Shop) -> None:
     shop.add(*letters(2))
     assert shop.ok("replay", "--where", "source:orders", "--dry-run").endswith(
-        "2 letters would be sent back to broker 'rabbitmq'\n"
+        "2 letters would be sent, oldest first, back to broker 'rabbitmq'\n"
     )
     shop.add(a_letter("events/1", broker="events"))
     assert shop.ok("replay", "--where", "source:orders", "--dry-run").endswith(

@@ -257,9 +257,15 @@ async def claims_for_any_broker(
 
 
 async def takes_of_any_broker(
-    self: MemoryStore, ids: Sequence[str], worker: str, _brokers: Sequence[str] | None, lease: timedelta
+    self: MemoryStore,
+    ids: Sequence[str],
+    worker: str,
+    _brokers: Sequence[str] | None,
+    lease: timedelta,
+    *,
+    reclaim: bool,
 ) -> list[LetterHead]:
-    return await TAKE(self, ids, worker, None, lease)
+    return await TAKE(self, ids, worker, None, lease, reclaim=reclaim)
 
 
 def any_redrive_id_is_believed(self: Collector, *_compared: Any) -> bool:

@@ -167,6 +167,12 @@ async def test_a_blocked_broker_holds_up_publishers_and_nobody_else(own_rabbitmq
         assert "the broker is blocked: low on memory" in str(outcome)
         assert any("the broker is blocked" in each for each in told.words)
 
+        # And so does the state of a target, also on a connection that has published nothing
+        async with opened(own_rabbitmq.amqp_url, Told()) as other:
+            alarm = (await other.target_state("orders")).alarm
+        assert alarm is not None
+        assert "low on memory" in alarm
+
         # And acknowledgements go on
         assert receiver.accept(out) == 0
         await receiver.close()

@@ -33,10 +33,20 @@ from redrive.cli.letters import (
 )
 from redrive.cli.output import as_json
 from redrive.cli.progress import progress
-from redrive.cli.replay import as_data, check, check_load, send, sending_options, summary
+from redrive.cli.replay import (
+    as_data,
+    check,
+    check_health,
+    not_sent,
+    send,
+    sending_options,
+    summary,
+    tell_reasons,
+)
 from redrive.clock import SystemClock
 from redrive.errors import FormatError, RedriveError, SettingsError, on_one_line
 from redrive.letters import DeadLetter, LetterHead, Message, State
+from redrive.recover.retention import NEVER_DUE
 from redrive.replay import edit as editing
 from redrive.replay.difference import changes, diff
 from redrive.replay.options import ReplayOptions
@@ -47,6 +57,7 @@ from redrive.stores.base import Store
 from redrive.stores.changes import Annotate, Archive, Discard, Park, Settlement
 from redrive.stores.many import change_those_that_can, load_those_there
 from redrive.stores.operations import Operation
+from redrive.transports.redriving import attempts_of
 
 _MOST_SHOWN: Final = 20  # differences, before somebody is asked
 _LEASE: Final = timedelta(minutes=1)
@@ -106,17 +117,25 @@ def command(
             _check(outcome, None)
             return
         check_can_ask(yes=given["yes"])
-        broker = await _broker(store, settings, found, outcome, given) if given["replay_now"] else None
+        broker = (
+            await _broker(store, settings, found, outcome, given, quiet=for_programs)
+            if given["replay_now"]
+            else None
+        )
         to_broker = f" and send to broker '{broker.name}'" if broker is not None else ""
         ask_first(f"edit {counted(len(outcome.made))}{to_broker}?", yes=given["yes"])
-        await _carry_out(store, outcome, the_edit, quiet=for_programs)
+        max_redrives = settings.strategy_options().max_redrives
+        await _carry_out(store, outcome, the_edit, max_redrives, quiet=for_programs)
         operation, problem = None, None
         if broker is not None and outcome.made:
             try:
                 operation = await _send(store, settings, outcome, broker, quiet=for_programs)
             except RedriveError as error:
-                problem = error  # the edits stand, and are told all the same
+                error.args = (_edited_not_sent(outcome, the_edit, error),)  # whatever kind of error it is
+                problem = error
         _tell(outcome, operation, given, broker, for_programs=for_programs)
+        if operation is not None and not for_programs:
+            tell_reasons(operation, await not_sent(store, operation))
         if problem is not None:
             raise problem
         _check(outcome, operation)
@@ -141,6 +160,7 @@ class _Outcome(msgspec.Struct):
     unchanged: list[str]
     refused: list[tuple[str, str]]  # id, why
     left_alone: list[str]
+    at_limit: list[str]  # copies that no worker sends: their message was redriven too often
 
 
 # --- which edit ------------------------------------------------------------------------------------------
@@ -223,7 +243,7 @@ async def _preview(
     by_filter: bool,
 ) -> _Outcome:
     change, tag = editing.prepare(the_edit), _tag(the_edit)
-    outcome = _Outcome([], [], [], [])
+    outcome = _Outcome([], [], [], [], [])
     going: list[str] = []
     for head in found:
         editable = head.state is not State.PROCESSING and (given["copies"] or head.state not in _ENDED)
@@ -262,23 +282,33 @@ def _tag(the_edit: editing.Edit) -> str:
     return f"edit:{blake2b(editing.write(the_edit).encode(), digest_size=5).hexdigest()}"
 
 
-async def _carry_out(store: Store, outcome: _Outcome, the_edit: editing.Edit, *, quiet: bool) -> None:
+async def _carry_out(
+    store: Store, outcome: _Outcome, the_edit: editing.Edit, max_redrives: int, *, quiet: bool
+) -> None:
     change, tag = editing.prepare(the_edit), _tag(the_edit)
     made = {one.id: one for one in outcome.made}
     done: list[_Made] = []
     with progress(len(made), quiet=quiet) as show:
         for part in portions(list(made), BATCH):
-            swapped = await _swap(store, part, change, tag)
+            swapped, at_limit = await _swap(store, part, change, tag, max_redrives)
+            outcome.at_limit += at_limit
             done += [made[each] for each in swapped]
             outcome.left_alone += [each for each in part if each not in swapped]
             show(len(done), "editing", "")
     outcome.made = done
 
 
-async def _swap(store: Store, ids: Sequence[str], change: editing.Change, tag: str) -> set[str]:
-    """Put copies in the place of these letters; which of them that was done for."""
+async def _swap(
+    store: Store, ids: Sequence[str], change: editing.Change, tag: str, max_redrives: int
+) -> tuple[set[str], list[str]]:
+    """Put copies in the place of these letters; for which of them that was done, and the copies at the limit.
+
+    The next worker would close a copy whose message was redriven as often as the limit permits. Such a copy is never
+    due and waits for a person, who replays it.
+    """
     letters = await load_those_there(store, ids)
-    parked = await _parked(store, [letter.id for letter in letters if letter.state is State.PENDING])
+    pending = [letter.id for letter in letters if letter.state is State.PENDING]
+    parked = await _parked(store, pending, "is being edited")
     ours = [
         letter
         for letter in letters
@@ -288,18 +318,25 @@ async def _swap(store: Store, ids: Sequence[str], change: editing.Change, tag: s
     copies: dict[str, DeadLetter] = {}
     for letter in ours:
         copy = editing.edited_copy(letter, change(letter.message), by=actor(), at=at)
-        copies[letter.id] = msgspec.structs.replace(copy, tags=tuple(dict.fromkeys((*copy.tags, tag))))
+        is_at_limit = attempts_of(copy) >= max_redrives
+        copies[letter.id] = msgspec.structs.replace(
+            copy,
+            tags=tuple(dict.fromkeys((*copy.tags, tag))),
+            next_retry_at=NEVER_DUE if is_at_limit else copy.next_retry_at,
+        )
     await store.add(list(copies.values()))
+    at_limit = [copy.id for copy in copies.values() if copy.next_retry_at == NEVER_DUE]
+    await _parked(store, at_limit, f"its message was redriven {max_redrives} times, which is the limit")
     await asyncio.gather(*(_put_away(store, letter, copies[letter.id].id) for letter in ours))
-    return set(copies)
+    return set(copies), at_limit
 
 
-async def _parked(store: Store, ids: Sequence[str]) -> set[str]:
+async def _parked(store: Store, ids: Sequence[str], reason: str) -> set[str]:
     """Those that no worker sends any more: they wait for a person."""
     if not ids:
         return set()
     held = await store.take(ids, actor(), lease=_LEASE)
-    done = await store.settle([Settlement(head.hold, Park(detail="is being edited")) for head in held])
+    done = await store.settle([Settlement(head.hold, Park(detail=reason)) for head in held])
     return {head.id for head, is_ours in zip(held, done, strict=True) if is_ours}
 
 
@@ -319,15 +356,23 @@ async def _broker(
     found: Sequence[LetterHead],
     outcome: _Outcome,
     given: Mapping[str, Any],
+    *,
+    quiet: bool,
 ) -> FoundBroker:
     """The broker that the edited letters are sent to; an error, before any edit, if nothing could be sent."""
     made = {one.id for one in outcome.made}
     letters = [head for head in found if head.id in made]
+    consequence = "nothing was edited or sent"
+    broker = await find_broker(store, settings, given["broker"], letters, consequence=consequence)
     if not given["force"]:
-        await check_load(settings)
-    return await find_broker(
-        store, settings, given["broker"], letters, consequence="nothing was edited or sent"
-    )
+        options = _replay_options(settings)
+        await check_health(store, settings, letters, options, broker, consequence, quiet=quiet)
+    return broker
+
+
+def _replay_options(settings: Settings) -> ReplayOptions:
+    """Other options are those of `redrive replay`. An edited copy is sent whatever the limit of redrives."""
+    return ReplayOptions(verdict_timeout=settings.recover.verdict_timeout, over_limit=True)
 
 
 async def _send(
@@ -339,9 +384,7 @@ async def _send(
         click.echo(on_one_line(broker.describe_others()), err=True)
     if not frozen.letters:
         return None
-    # Other options are those of `redrive replay`. An edited copy is sent whatever the limit of redrives.
-    options = ReplayOptions(verdict_timeout=settings.recover.verdict_timeout, over_limit=True)
-    return await send(store, settings, frozen, options, broker, quiet=quiet)
+    return await send(store, settings, frozen, _replay_options(settings), broker, quiet=quiet)
 
 
 # --- what is told ----------------------------------------------------------------------------------------
@@ -381,6 +424,7 @@ def _tell(
                     "unchanged": outcome.unchanged,
                     "refused": [{"id": letter_id, "why": why} for letter_id, why in outcome.refused],
                     "left_alone": outcome.left_alone,
+                    "at_limit": outcome.at_limit,
                     "operation": None if operation is None else plain(as_data(operation)),
                     "other_brokers": {} if broker is None else dict(broker.others),
                 }
@@ -388,6 +432,13 @@ def _tell(
         )
     else:
         _tell_people(outcome, operation, given)
+
+
+def _edited_not_sent(outcome: _Outcome, the_edit: editing.Edit, error: RedriveError) -> str:
+    count = len(outcome.made)
+    copies = "1 copy was" if count == 1 else f"{count} copies were"
+    which = outcome.made[0].copy if count == 1 else f"--where tag:{_tag(the_edit)}"
+    return f"edited, but {copies} not sent: {error}; send with: redrive replay {which}"
 
 
 def _check(outcome: _Outcome, operation: Operation | None) -> None:
@@ -411,5 +462,10 @@ def _tell_people(outcome: _Outcome, operation: Operation | None, given: Mapping[
     click.echo(", ".join(told))
     if not given["dry_run"] and len(outcome.made) == 1:
         click.echo(f"the copy is {outcome.made[0].copy}")
+    if outcome.at_limit and not given["replay_now"]:
+        click.echo(
+            f"{counted(len(outcome.at_limit))} at the limit of redrives (recover.max_redrives): state manual, workers "
+            f"do not send them; send with: redrive replay {' '.join(outcome.at_limit[:_MOST_SHOWN])}"
+        )
     if operation is not None:
         click.echo(summary(operation))

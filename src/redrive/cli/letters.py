@@ -28,7 +28,7 @@ from redrive.stores import open_store
 from redrive.stores.base import Store
 from redrive.stores.many import pages
 from redrive.stores.operations import LARGEST_LIST
-from redrive.stores.query import Condition, Op, Query, parse
+from redrive.stores.query import Condition, Op, Query, Sort, parse
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -102,9 +102,9 @@ def with_store(
 # --- which letters ---------------------------------------------------------------------------------------
 
 
-def query_of(words: Sequence[str]) -> Query:
-    """The filter, as it was written on the command line."""
-    return parse(" ".join(words), now=SystemClock().now())
+def query_of(words: Sequence[str], sort: Sort | None = None) -> Query:
+    """The filter, as it was written on the command line; `sort` is the order of one that names none."""
+    return parse(" ".join(words), now=SystemClock().now(), sort=sort)
 
 
 async def full_ids(store: Store, ids: Sequence[str]) -> list[str]:

@@ -324,7 +324,7 @@ def edited_copy(letter: DeadLetter, message: Message, *, by: str, at: datetime) 
     """A new letter with this message, due at `at`. It has the death of the old one, and a history of its own."""
     if message == letter.message:
         raise FormatError(f"the edit changes nothing in letter {letter.id}")
-    key = f"edit/{letter.id}/{_digest(message)}"
+    key = f"{_key_of_edits(letter.id)}{_digest(message)}"
     message = msgspec.structs.replace(message, headers=unmarked(message.headers))
     return msgspec.structs.replace(
         letter,
@@ -352,6 +352,21 @@ def edited_copy(letter: DeadLetter, message: Message, *, by: str, at: datetime) 
         attempts=(),
         notes=(Note(at, by, f"edited copy of {letter.id}"),),
     )
+
+
+def is_new_edit(letter: DeadLetter) -> bool:
+    """Whether the letter is an edited copy that was never redriven."""
+    original = letter.derived_from
+    return (
+        original is not None
+        and letter.dlq_retry_count == 0
+        and letter.key.startswith(_key_of_edits(original))
+    )
+
+
+def _key_of_edits(letter_id: str) -> str:
+    """How the keys of all edited copies of a letter begin."""
+    return f"edit/{letter_id}/"
 
 
 def _digest(message: Message) -> str:

@@ -16,16 +16,24 @@ WORKER_PREFIX: Final = (
 SENT: Final = "sent"
 SKIPPED: Final = "skipped"
 FAILED: Final = "failed"
+# The order of a list; a filter with `sort:` has another one.
+OLDEST: Final = "oldest"
+NEWEST: Final = "newest"
 
 
 class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Safe by default: in batches, after a look at the health, stopped when too many die again (E6, H2)."""
+    """Safe by default: in batches, to queues that exist, stopped when too many die again."""
 
+    order: str = OLDEST  # of the list, for people: the list itself is frozen
     batch: int = 100
     rate: float | None = None  # letters in a second; None: as fast as it goes
+    pause: timedelta = timedelta(0)  # between two batches
     canary: int = 0  # so many go first, and their verdicts are waited for
-    canary_wait: timedelta = timedelta(minutes=1)
+    canary_wait: timedelta = timedelta(
+        minutes=1
+    )  # for the verdicts of the canaries, and of each step of the ramp
     ramp: tuple[int, ...] = ()  # sizes of the first batches, such as 1, 2, 5, 20
+    assume_success: bool = False  # canaries and steps of the ramp without a verdict do not stop the replay
     stop_at: float | None = 0.5  # stop when this share of those that are judged has died again
     judge_after: int = 5  # fewer than so many say nothing
     skip_done: bool = False  # H7: leave out letters whose message another letter has resolved already
@@ -40,6 +48,8 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(f"replay: a batch is 1 to 10000 letters, not {self.batch}")
         if self.rate is not None and not 0 < self.rate <= 1_000_000:
             raise SettingsError(f"replay: the rate must be above 0 letters a second, not {self.rate}")
+        if self.pause < timedelta(0):
+            raise SettingsError("replay: the pause between two batches must not be negative")
         if self.canary < 0 or any(size < 1 for size in self.ramp):
             raise SettingsError("replay: a canary is 0 letters or more, a step of the ramp 1 or more")
         if self.stop_at is not None and not 0 < self.stop_at <= 1:
@@ -57,6 +67,8 @@ def unpack(data: bytes) -> ReplayOptions:
         fields = msgspec.json.decode(data)
         if isinstance(fields, dict) and "quiet_time" in fields:  # its name in version 1
             fields["verdict_timeout"] = fields.pop("quiet_time")
+        if isinstance(fields, dict):
+            fields.setdefault("order", NEWEST)  # what it was before there was a choice
         return msgspec.convert(fields, ReplayOptions)
     except msgspec.MsgspecError as error:
         raise SettingsError(f"the options of this operation cannot be read: {error}") from None

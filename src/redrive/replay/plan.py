@@ -1,12 +1,14 @@
-"""Which letters would a replay send, and where to?
+"""Which letters would a replay send, and in which order?
 
 A plan is a frozen list: what a dry run shows is what the replay then touches, nothing more, whatever comes into the
-store meanwhile. Letters that cannot be replayed as they stand (resolved, failed, archived) are told apart; who wants
-them asks for copies, which are new letters that know what they are copies of.
+store meanwhile. It has the order of its query; by default the oldest letters come first, as they were once sent.
+Letters that cannot be replayed as they stand (resolved, failed, archived) are told apart; who wants them asks for
+copies, which are new letters that know what they are copies of.
 """
 
 from collections.abc import Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Final
 from uuid import uuid4
 
@@ -17,15 +19,18 @@ from redrive.errors import SettingsError
 from redrive.letters import DeadLetter, LetterHead, State, letter_id
 from redrive.letters.letter import storable
 from redrive.letters.redrive import unmarked
-from redrive.replay.options import KIND, ReplayOptions, pack
+from redrive.replay.options import KIND, NEWEST, OLDEST, ReplayOptions, pack
 from redrive.stores.base import Store
 from redrive.stores.many import pages
 from redrive.stores.operations import LARGEST_LIST, Operation
-from redrive.stores.query import Condition, Op, Query
+from redrive.stores.query import Condition, Op, Query, Sort
 from redrive.transports.redriving import attempts_of
 
 REPLAYABLE: Final = (State.PENDING, State.MANUAL)
 COPYABLE: Final = (State.FAILED, State.RESOLVED, State.ARCHIVED)
+ORDERS: Final = MappingProxyType(
+    {OLDEST: Sort("created", descending=False), NEWEST: Sort("created", descending=True)}
+)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,11 +62,19 @@ async def plan(
     return Plan(query=words, letters=tuple(letters[:most]), left_out=tuple(left_out))
 
 
-def by_ids(ids: Sequence[str]) -> Query:
+def by_ids(ids: Sequence[str], order: str = OLDEST) -> Query:
     """Exactly these letters."""
     if not ids:
         raise SettingsError("name at least one letter")
-    return Query((Condition("id", Op.IS, tuple(dict.fromkeys(ids))),))
+    return Query((Condition("id", Op.IS, tuple(dict.fromkeys(ids))),), sort=ORDERS[order])
+
+
+def order_of(query: Query) -> str:
+    """The name of a query's order: oldest, newest, or the sort of a filter."""
+    for name, sort in ORDERS.items():
+        if query.sort == sort:
+            return name
+    return f"sort:{'-' if query.sort.descending else ''}{query.sort.field}"
 
 
 def of_broker(query: Query, broker: str) -> Query:

@@ -1,17 +1,21 @@
 """How is a replay carried out, so that it can be stopped, watched, and gone on with after a crash?
 
-    hold the operation → health → canary → batches: take, publish, mark as sent, record → report
+    acquire the operation → targets exist → canary → ramp → batches: claim, publish, mark as sent, record → report
 
-Each batch is taken under a lease, published durably, written down in the letters (they wait for their verdicts), and
+Each batch is claimed under a lease, published durably, written down in the letters (they wait for their verdicts), and
 then recorded in the operation. A crash between publish and mark sends one batch twice at most; what is marked is never
-sent again: whoever resumes looks at the letters first (E6, H4).
+sent again. A run that resumes the operation records what was marked and claims what the killed run had only claimed:
+the letters are held in the name of the operation, and a new fence ends the old claim.
 
-It does not know where letters come from nor what a console shows; `progress` hears everything.
+Every letter of the list gets an outcome: sent, skipped because there is nothing to send (resolved, archived, deleted,
+or sent by a worker meanwhile), or failed with the reason.
+
+It does not know where letters come from nor what a console shows; `progress` is called with everything.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -27,9 +31,11 @@ from redrive.errors import (
     TransportError,
 )
 from redrive.letters import DeadLetter, LetterHead, State
+from redrive.replay.edit import is_new_edit
 from redrive.replay.options import FAILED, SENT, SKIPPED, WORKER_PREFIX, ReplayOptions, unpack
-from redrive.replay.plan import REPLAYABLE
-from redrive.rules import Health, StrategyOptions, in_words, unmet_conditions
+from redrive.replay.results import SentLetters, heads_of
+from redrive.replay.runner import describe_runner, has_ended
+from redrive.rules import StrategyOptions, format_duration
 from redrive.stores.base import Store
 from redrive.stores.changes import Release, Retry, Settlement
 from redrive.stores.many import load_those_there, pages
@@ -38,7 +44,8 @@ from redrive.stores.query import Condition, Op, Query
 from redrive.transports.base import Transport
 from redrive.transports.redriving import addressee, attempts_of, is_lost, publication, target
 
-_LOOK_EVERY: Final = timedelta(milliseconds=500)
+_POLL_INTERVAL: Final = timedelta(milliseconds=500)
+_CLAIM_TIMEOUT: Final = timedelta(seconds=10)  # in one run, for letters that workers are just sending
 _PAGE: Final = 1000
 _ENDED_ELSEWHERE: Final = "ended elsewhere"
 
@@ -53,18 +60,19 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     resolved: int  # of those sent in this run
     died: int  # likewise: dead again
-    phase: str  # canary, sending, waiting, done, stopped, cancelled
+    phase: str  # waiting, canary, ramp, sending, done, stopped, cancelled
+    note: str = ""  # what is waited for
 
 
-Hear = Callable[[Progress], None]
+class _Step(msgspec.Struct, frozen=True):
+    """What is sent next, and whether its results are waited for."""
 
+    phase: str
+    size: int
 
-def check_health(health: Health, strategy: StrategyOptions) -> None:
-    """Raise a `RedriveError` if this is no moment to send anything."""
-    if unmet := unmet_conditions(health, strategy):
-        raise RedriveError(
-            f"the system is not well, so nothing was sent: {in_words(unmet)}; --force sends all the same"
-        )
+    @property
+    def is_judged(self) -> bool:
+        return self.phase != "sending"
 
 
 class Replay:
@@ -79,41 +87,40 @@ class Replay:
         runner: str,
         clock: Clock,
         broker: str | None = None,
-        measure: Callable[[], Health] = Health,
         strategy: StrategyOptions | None = None,
-        progress: Hear = lambda _progress: None,
+        progress: Callable[[Progress], None] = lambda _progress: None,
+        assume_success: bool = False,
     ) -> None:
+        """`assume_success` holds for this run, whatever the options of the operation say."""
         self._store = store
         self._transport = transport
         self._operation = operation
         self._id = operation.id
         self._options: ReplayOptions = unpack(operation.options)
+        self._assumes_success = assume_success or self._options.assume_success
         self._runner = runner
         self._broker = broker or transport.kind
         self._worker = f"{WORKER_PREFIX}{operation.id}"
         self._clock = clock
-        self._measure = measure
         self._strategy = strategy or StrategyOptions()
         self._progress = progress
-        self._judging: dict[str, int] = {}  # letter → fence it was sent under, until something is heard of it
-        self._resolved = self._died = 0
-        self._lost = asyncio.Event()  # somebody else has ended it, or runs it now
+        self._results = SentLetters(store)
+        self._claim_timeout = _CLAIM_TIMEOUT
+        self._lost = asyncio.Event()  # it was ended by a person, or another runner has it
 
     async def run(self, stop: asyncio.Event) -> Operation:
-        """Run until everything has its outcome, or it is stopped; the operation as it is then."""
-        if not await self._store.run_operation(self._id, self._runner, lease=self._options.lease):
-            now = await self._store.operation(self._id)
-            if now.is_over:
-                return now
-            raise SettingsError(f"operation {self._id} is run by {now.runner} already; wait, or cancel it")
+        """Run until every letter has its outcome, or it is stopped; the operation as it is then."""
+        ended = await self._acquire(stop)
+        if ended is not None:
+            return ended
         self._lost = asyncio.Event()
         holding = asyncio.create_task(self._hold(self._lost))
         try:
-            await self._take_up_the_thread()
+            await self._resume_state()
             if self._options.health_check:
-                await self._check_health()
-            why = await self._send_all(stop)
-            return await self._end(why)
+                await self._check_targets()
+            reason = await self._send_all(stop)
+            return await self._end(reason)
         except TransportError as error:
             await self._store.end_operation(
                 self._id, OperationState.STOPPED, by=self._runner, note=str(error)
@@ -124,85 +131,154 @@ class Replay:
 
     # --- before ------------------------------------------------------------------------------------------------
 
-    async def _take_up_the_thread(self) -> None:
-        """What an earlier run had in its hands when it ended: those that were sent are recorded, others freed."""
+    async def _acquire(self, stop: asyncio.Event) -> Operation | None:
+        """Become the runner; the operation if it has ended before.
+
+        A runner that was killed on this machine is replaced at once. Of any other it is not known whether it still
+        runs: its lease is waited for once, and if it is renewed meanwhile, this is an error.
+        """
+        first_seen: Operation | None = None
+        until = self._clock.monotonic() + self._options.lease + _POLL_INTERVAL
+        while True:
+            now = await self._store.operation(self._id)
+            gone = now.runner if now.runner is not None and has_ended(now.runner) else None
+            if await self._store.run_operation(
+                self._id, self._runner, lease=self._options.lease, replaces=gone
+            ):
+                return None
+            now = await self._store.operation(self._id)
+            if now.is_over:
+                return now
+            first_seen = first_seen or now
+            runner = describe_runner(now.runner or "")
+            if (now.runner, now.lease_until) != (first_seen.runner, first_seen.lease_until):
+                raise SettingsError(
+                    f"operation {self._id} is run by {runner}, which has just renewed its lease; wait, or cancel it"
+                )
+            if stop.is_set() or self._clock.monotonic() > until:
+                raise SettingsError(f"operation {self._id} is run by {runner}; wait, or cancel it")
+            self._operation = now
+            self._tell("waiting", self._describe_wait(now))
+            await pause(self._clock, _POLL_INTERVAL, stop)
+
+    def _describe_wait(self, operation: Operation) -> str:
+        until = operation.lease_until or self._clock.now()
+        seconds = max(1, round((until - self._clock.now()).total_seconds()))
+        seconds = min(seconds, round(self._options.lease.total_seconds()))
+        return (
+            f"{describe_runner(operation.runner or '')} may still run this operation; "
+            f"its lease expires in {format_duration(timedelta(seconds=seconds))}"
+        )
+
+    async def _resume_state(self) -> None:
+        """Record the letters that an earlier run has sent and not recorded; those wait for their verdicts."""
         query = Query((Condition("worker", Op.IS, (self._worker,)),))
         sent: list[LetterHead] = []
-        free: list[LetterHead] = []
         async for heads in pages(self._store, query):
-            for head in heads:
-                (sent if head.sent_at is not None else free).append(head)
+            sent += [head for head in heads if head.sent_at is not None]
         if sent:
-            await self._record([(head.id, SENT, "") for head in sent])
-            self._judging.update((head.id, head.fence) for head in sent)
-        if free:
-            detail = f"{self._id} was interrupted before it was sent"
-            await self._store.settle([Settlement(head.hold, Release(detail=detail)) for head in free])
+            self._results.add(sent)
+        await self._record([(head.id, SENT, "") for head in sent])
 
-    async def _check_health(self) -> None:
-        """Nothing is sent into a system that is not well (seed 004)."""
-        check_health(self._measure(), self._strategy)
+    async def _check_targets(self) -> None:
+        """Raise a `SourceMissingError` if a queue does not exist that letters are to be sent to."""
         first = await self._store.remaining(self._id, limit=100)
-        heads = await self._heads(first)
+        heads = await heads_of(self._store, first)
         letters = await self._store.load([head.id for head in heads])
         for name in sorted({target(letter, self._options.sending).name for letter in letters}):
-            with contextlib.suppress(
-                BrokerRefusedError
-            ):  # whoever may only publish hears of it when publishing
-                await self._transport.depth(name)  # raises if there is no such queue
+            with contextlib.suppress(BrokerRefusedError):  # a user may be allowed to publish and nothing else
+                await self._transport.depth(name)
 
     # --- sending -----------------------------------------------------------------------------------------------
 
     async def _send_all(self, stop: asyncio.Event) -> str | None:
         """Send until nothing remains; why it was stopped before, if it was."""
-        number = 0
-        while not stop.is_set():
+        for step in self._steps():
+            if stop.is_set():
+                return "stopped"
             if (
                 self._lost.is_set()
                 or (await self._store.operation(self._id)).state is not OperationState.RUNNING
             ):
                 return _ENDED_ELSEWHERE
-            size, is_canary = self._size(number)
-            ids = await self._store.remaining(self._id, limit=size)
-            if not ids:
+            ids = await self._store.remaining(self._id, limit=step.size) if step.size else []
+            if step.size and not ids:
                 return None
             began = self._clock.monotonic()
-            await self._send(ids)
-            self._tell("canary" if is_canary else "sending")
-            if is_canary:
-                await self._wait_for_verdicts(stop)
-            await self._judge()
-            if self._too_many_died():
-                return f"{self._died} of {self._died + self._resolved} died again"
-            if self._options.rate is not None:
-                spent = self._clock.monotonic() - began
-                await pause(self._clock, timedelta(seconds=len(ids) / self._options.rate) - spent, stop)
-            number += 1
-        return "stopped"
+            sent = await self._send(ids, stop) if ids else []
+            self._tell(step.phase)
+            if self._operation.recorded == self._operation.total:
+                continue
+            if step.is_judged:
+                await self._wait_for_results(step, stop)
+            await self._results.check()
+            if not stop.is_set() and (reason := self._reason_to_stop(step, sent)) is not None:
+                return reason
+            await self._keep_pace(len(ids), began, stop)
+        return None
 
-    def _size(self, number: int) -> tuple[int, bool]:
+    def _steps(self) -> Iterator[_Step]:
+        """The canaries that are still to be sent or to report, the ramp, and batches of full size."""
         options = self._options
-        done = self._operation.recorded
-        if number == 0 and options.canary and not done:
-            return min(options.canary, options.batch), True
-        step = number - 1 if options.canary else number
-        size = options.ramp[step] if 0 <= step < len(options.ramp) else options.batch
-        return min(size, options.batch), False
+        if options.canary and self._sent <= options.canary and self._results.unreported():
+            yield _Step("canary", 0)
+        while self._sent < options.canary:
+            yield _Step("canary", min(options.canary - self._sent, options.batch))
+        for size in options.ramp:
+            yield _Step("ramp", min(size, options.batch))
+        while True:
+            yield _Step("sending", options.batch)
 
-    async def _send(self, ids: Sequence[str]) -> None:
-        """One batch: take, publish, mark, record."""
-        known = {head.id: head for head in await self._heads(ids)}
-        at_limit = await self._release_unconfirmed(known.values())
-        heads = await self._store.take(ids, self._worker, brokers=(self._broker,), lease=self._options.lease)
-        taken = {head.id for head in heads}
-        outcomes = [
-            (letter_id, *self._why_not_taken(known.get(letter_id)))
-            for letter_id in ids
-            if letter_id not in taken and letter_id not in at_limit
-        ]
-        outcomes += [(letter_id, FAILED, reason) for letter_id, reason in at_limit.items()]
+    @property
+    def _sent(self) -> int:
+        return self._operation.outcomes.get(SENT, 0)
+
+    def _reason_to_stop(self, step: _Step, sent: Sequence[str]) -> str | None:
+        """Why nothing more is sent: too many died again, or canary and ramp have told nothing."""
+        results, options = self._results, self._options
+        least = min(options.judge_after, options.canary or options.judge_after)
+        if (
+            options.stop_at is not None
+            and results.reported >= max(1, least)
+            and results.died >= options.stop_at * results.reported
+        ):
+            return f"{results.died} of {results.reported} died again"
+        if self._assumes_success or not step.is_judged:
+            return None
+        within = f"reported within {format_duration(options.canary_wait)}"
+        advice = (
+            "check that redrive serve runs on this store and that the consumers report verdicts, "
+            "or send the rest with --assume-success"
+        )
+        if step.phase == "canary" and (silent := results.unreported()):
+            return f"{self._sent - silent} of {self._sent} canaries {within}; {advice}"
+        if step.phase == "ramp" and sent and results.unreported(sent) == len(sent):
+            return f"0 of {len(sent)} letters of the ramp {within}; {advice}"
+        return None
+
+    async def _keep_pace(self, count: int, began: timedelta, stop: asyncio.Event) -> None:
+        """Wait between two batches, as rate and pause ask for."""
+        wait = self._options.pause
+        if self._options.rate is not None:
+            spent = self._clock.monotonic() - began
+            wait = max(wait, timedelta(seconds=count / self._options.rate) - spent)
+        if wait > timedelta(0):
+            await pause(self._clock, wait, stop)
+
+    async def _send(self, ids: Sequence[str], stop: asyncio.Event) -> list[str]:
+        """One batch: claim, publish, mark, record; the letters that were sent."""
+        at_limit = await self._release_unconfirmed(await heads_of(self._store, ids))
+        outcomes = [(letter_id, FAILED, reason) for letter_id, reason in at_limit.items()]
+        heads = await self._claim([letter_id for letter_id in ids if letter_id not in at_limit])
+        claimed = {head.id for head in heads}
+        others = [each for each in ids if each not in claimed and each not in at_limit]
+        if others:
+            late, reasons = await self._claim_when_free(others, stop)
+            outcomes += reasons
+            places = {letter_id: place for place, letter_id in enumerate(ids)}
+            heads = sorted([*heads, *late], key=lambda head: places[head.id])
         loaded = await self._store.load([head.id for head in heads])
-        # One whose lease ended meanwhile may be somebody else's by now; it stays without an outcome.
+        # One whose lease ended meanwhile may have another owner by now; it stays without an outcome.
         letters = [one for one, head in zip(loaded, heads, strict=True) if one.hold == head.hold]
         done = await self._done_elsewhere(letters) if self._options.skip_done else set[str]()
         outcomes += [(letter_id, SKIPPED, "its message was processed already") for letter_id in done]
@@ -219,11 +295,11 @@ class Replay:
             if sent
             else []
         )
-        for letter, still_ours in zip(sent, kept, strict=True):
-            outcomes.append(
-                (letter.id, SENT, "" if still_ours else "it was judged before, or its lease had ended")
-            )
-            self._judging[letter.id] = letter.fence
+        outcomes += [
+            (letter.id, SENT, "" if still_ours else "it was judged before, or its lease had ended")
+            for letter, still_ours in zip(sent, kept, strict=True)
+        ]
+        self._results.add(sent)
         back: list[Settlement] = [
             Settlement(letter.hold, Release(detail="processed already"))
             for letter in letters
@@ -237,13 +313,67 @@ class Replay:
         if back:
             await self._store.settle(back)
         await self._record(outcomes)
+        return [letter.id for letter in sent]
+
+    # --- claiming ----------------------------------------------------------------------------------------------
+
+    async def _claim(self, ids: Sequence[str]) -> list[LetterHead]:
+        """Claim what is free, and what an earlier run of this operation had claimed and not sent."""
+        return await self._store.take(
+            ids, self._worker, brokers=(self._broker,), lease=self._options.lease, reclaim=True
+        )
+
+    async def _claim_when_free(
+        self, ids: Sequence[str], stop: asyncio.Event
+    ) -> tuple[list[LetterHead], list[tuple[str, str, str]]]:
+        """Claim letters that others have claimed, once they are free; the outcomes of those that cannot be sent.
+
+        A worker sends what it has claimed within moments, or its lease expires; this run waits for that, but not for
+        long. When it is stopped meanwhile, what is not free stays without an outcome.
+        """
+        claimed: list[LetterHead] = []
+        while True:
+            heads = {head.id: head for head in await heads_of(self._store, ids)}
+            outcomes = {each: self._outcome_of(heads.get(each)) for each in ids}
+            held = [each for each in ids if outcomes[each] is None]
+            if not held or self._claim_timeout <= timedelta(0) or stop.is_set():
+                break
+            self._tell("waiting", f"{len(held)} letters are claimed by others")
+            await pause(self._clock, _POLL_INTERVAL, stop)
+            self._claim_timeout -= _POLL_INTERVAL
+            got = await self._claim(held)
+            claimed += got
+            ids = [each for each in ids if each not in {head.id for head in got}]
+        known = [(each, *outcome) for each, outcome in outcomes.items() if outcome is not None]
+        if not stop.is_set():
+            known += [(each, FAILED, _claimed_by(heads[each])) for each in held]
+        return claimed, known
+
+    def _outcome_of(self, head: LetterHead | None) -> tuple[str, str] | None:
+        """The outcome of a letter that could not be claimed; None: it may be free later."""
+        if head is None:
+            return SKIPPED, "it is no longer in the store"
+        if head.state in {State.RESOLVED, State.ARCHIVED}:
+            return SKIPPED, f"it is {str(head.state).removeprefix('dlq_')} already"
+        if head.state is State.FAILED:
+            return FAILED, "it is failed: it was redriven or interrupted too often; --copies sends a copy"
+        if head.broker != self._broker:
+            return FAILED, f"it belongs to broker '{head.broker}', and this replay sends to '{self._broker}'"
+        if head.state is State.PROCESSING and head.sent_at is not None and not head.unconfirmed:
+            if head.locked_by == self._worker:
+                return SENT, ""
+            return SKIPPED, f"it was sent by {head.locked_by} and waits for its verdict"
+        return None
 
     def _is_exhausted(self, letter: DeadLetter, under_way: int = 0) -> bool:
         """Whether its message was redriven as often as the limit permits, and no person has asked for more.
 
-        The next worker closes such a letter. It may be pending: its message was redriven as another letter before.
+        The next worker closes such a letter. It may be pending: its message was redriven as another letter before. An
+        edited copy that was never sent is what a person has asked for.
         """
-        return not self._options.over_limit and attempts_of(letter) + under_way >= self._strategy.max_redrives
+        if self._options.over_limit or is_new_edit(letter):
+            return False
+        return attempts_of(letter) + under_way >= self._strategy.max_redrives
 
     async def _release_unconfirmed(self, heads: Iterable[LetterHead]) -> dict[str, str]:
         """End the redrives that nobody has confirmed: a person has decided to send these letters again.
@@ -268,11 +398,7 @@ class Replay:
             await self._store.settle(settlements)
         return at_limit
 
-    def _why_not_taken(self, head: LetterHead | None) -> tuple[str, str]:
-        is_open = head is not None and (head.state in REPLAYABLE or head.unconfirmed)
-        if head is not None and is_open and head.broker != self._broker:
-            return FAILED, f"it belongs to broker '{head.broker}', and this replay sends to '{self._broker}'"
-        return SKIPPED, "it is claimed by a worker or another replay, or closed"
+    # --- publishing --------------------------------------------------------------------------------------------
 
     async def _publish(self, letters: Sequence[DeadLetter]) -> Sequence[RedriveError | None]:
         """Send them; one answer for each, in order."""
@@ -309,58 +435,36 @@ class Replay:
         return {letter.id for letter in letters if letter.message_id and _message_of(letter) in done}
 
     async def _record(self, outcomes: Sequence[tuple[str, str, str]]) -> None:
-        await self._store.record(self._id, outcomes)
+        if outcomes:
+            await self._store.record(self._id, outcomes)
         self._operation = await self._store.operation(self._id)
 
-    # --- listening ---------------------------------------------------------------------------------------------
+    # --- results -----------------------------------------------------------------------------------------------
 
-    async def _wait_for_verdicts(self, stop: asyncio.Event) -> None:
+    async def _wait_for_results(self, step: _Step, stop: asyncio.Event) -> None:
+        """Wait until everything that was sent has a result, `canary_wait` at most."""
         end = self._clock.monotonic() + self._options.canary_wait
-        while self._judging and self._clock.monotonic() < end and not stop.is_set():
-            await pause(self._clock, _LOOK_EVERY, stop)
-            await self._judge()
-            self._tell("canary")
-
-    async def _judge(self) -> None:
-        """What has become of those that were sent."""
-        waiting = list(self._judging)[:_PAGE]
-        for head in await self._heads(waiting):
-            if head.state is State.RESOLVED:
-                self._resolved += 1
-            elif head.state is State.PROCESSING and head.fence == self._judging[head.id]:
-                continue
-            else:
-                self._died += 1
-            del self._judging[head.id]
-
-    def _too_many_died(self) -> bool:
-        judged = self._died + self._resolved
-        if self._options.stop_at is None or judged < min(
-            self._options.judge_after, self._options.canary or judged + 1
-        ):
-            return False
-        return judged > 0 and self._died >= self._options.stop_at * judged
-
-    async def _heads(self, ids: Sequence[str]) -> Sequence[LetterHead]:
-        heads: list[LetterHead] = []
-        for start in range(0, len(ids), _PAGE):
-            query = Query((Condition("id", Op.IS, tuple(ids[start : start + _PAGE])),))
-            heads += (await self._store.page(query, limit=_PAGE)).heads
-        return heads
+        while self._results.unreported() and self._clock.monotonic() < end and not stop.is_set():
+            await pause(self._clock, _POLL_INTERVAL, stop)
+            await self._results.check()
+            self._tell(step.phase)
 
     # --- after -------------------------------------------------------------------------------------------------
 
-    async def _end(self, why: str | None) -> Operation:
-        if why is None:
-            await self._store.end_operation(self._id, OperationState.DONE, by=self._runner)
-        elif why != _ENDED_ELSEWHERE:
-            await self._store.end_operation(self._id, OperationState.STOPPED, by=self._runner, note=why)
+    async def _end(self, reason: str | None) -> Operation:
+        if reason is None:
+            await self._results.check()
+            died, is_complete = self._results.died, self._sent == self._operation.total
+            note = f"{'sent all, ' if is_complete else ''}{died} died again so far" if died else ""
+            await self._store.end_operation(self._id, OperationState.DONE, by=self._runner, note=note)
+        elif reason != _ENDED_ELSEWHERE:
+            await self._store.end_operation(self._id, OperationState.STOPPED, by=self._runner, note=reason)
         self._operation = await self._store.operation(self._id)
         self._tell(str(self._operation.state))
         return self._operation
 
     async def _hold(self, lost: asyncio.Event) -> None:
-        """Stay the one who runs it, unless somebody has ended it or runs it now."""
+        """Stay the runner, unless the operation was ended or another runner has it."""
         while not lost.is_set():
             await self._clock.sleep(self._options.lease / 3)
             try:
@@ -372,7 +476,7 @@ class Replay:
             if not ours:
                 lost.set()
 
-    def _tell(self, phase: str) -> None:
+    def _tell(self, phase: str, note: str = "") -> None:
         counts = self._operation.outcomes
         self._progress(
             Progress(
@@ -381,9 +485,10 @@ class Replay:
                 sent=counts.get(SENT, 0),
                 skipped=counts.get(SKIPPED, 0),
                 failed=counts.get(FAILED, 0),
-                resolved=self._resolved,
-                died=self._died,
+                resolved=self._results.resolved,
+                died=self._results.died,
                 phase=phase,
+                note=note,
             )
         )
 
@@ -391,6 +496,13 @@ class Replay:
 def _message_of(head: LetterHead) -> tuple[str, str, str | None, str | None]:
     """The message that a letter is about: equal ids at different consumers are different messages."""
     return head.broker, head.source, head.consumer_group, head.message_id
+
+
+def _claimed_by(head: LetterHead) -> str:
+    if head.locked_by is None:
+        return "it was claimed by others whenever this replay tried"
+    until = "" if head.lease_until is None else f", lease until {head.lease_until:%Y-%m-%d %H:%M:%S} UTC"
+    return f"it is claimed by {head.locked_by} and was not sent{until}"
 
 
 def _at_limit(letter: DeadLetter, under_way: int = 0) -> str:

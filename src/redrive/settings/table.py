@@ -41,6 +41,7 @@ from redrive.settings.values import (
     NotifySettings,
     RecoverSettings,
     RedactSettings,
+    ReplaySettings,
     RetentionSettings,
     RetrySettings,
     ServeSettings,
@@ -143,6 +144,25 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
                 "verdict_timeout": Setting(
                     duration(_SECOND, timedelta(days=30)),
                     "a redrive without verdict or death is unconfirmed after this time",
+                ),
+            },
+        ),
+        "replay": (
+            ReplaySettings,
+            {
+                "max_depth": Setting(
+                    whole(0, 2**47), "a replay is refused if more messages than this wait in its target"
+                ),
+                "min_consumers": Setting(
+                    whole(0, 1000), "a replay is refused if its target has fewer consumers; 0: not checked"
+                ),
+                "max_failure_rate": Setting(
+                    share,
+                    "a replay without canary is refused if a larger share of the redrives to its target died again"
+                    " in the last 15 minutes",
+                ),
+                "unchecked": Setting(
+                    whole(0, 1_000_000), "a replay of at most so many letters is never refused, only warned about"
                 ),
             },
         ),

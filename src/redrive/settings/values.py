@@ -118,6 +118,15 @@ class RecoverSettings(msgspec.Struct, frozen=True, kw_only=True):
     verdict_timeout: timedelta = timedelta(hours=1)
 
 
+class ReplaySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """When the health check of a replay fails."""
+
+    max_depth: int = 10_000
+    min_consumers: int = 1
+    max_failure_rate: float = 0.6
+    unchecked: int = 10
+
+
 class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long letters that are done with are kept."""
 
@@ -200,6 +209,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     consume: ConsumeSettings = ConsumeSettings()
     retry: RetrySettings = RetrySettings()
     recover: RecoverSettings = RecoverSettings()
+    replay: ReplaySettings = ReplaySettings()
     retention: RetentionSettings = RetentionSettings()
     collect: CollectSettings = CollectSettings()
     serve: ServeSettings = ServeSettings()

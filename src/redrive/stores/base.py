@@ -17,7 +17,8 @@ Claiming
   S8   Each claim gives the letter a fence one higher than ever before; a fence never falls.
   S9   A claimed letter is `dlq_processing`, with worker, time and end of lease in its head.
   S10  `take` claims chosen letters, pending (due or not) or manual; those that cannot be had, or belong to none of the
-       brokers named, are left out.
+       brokers named, are left out. With `reclaim` it also claims, under a new fence and without counting a redrive,
+       letters that the same worker has claimed and not sent, whether or not the lease has expired.
   S11  `extend` moves the end of a lease that still runs, and says which holds it could not extend.
   S12  `extend(sent=True)` marks a letter as redriven and waiting for its verdict.
   S13  A store may let a crowd that falls due at one moment in by portions of at least 10,000; the order of
@@ -72,7 +73,8 @@ Operating
        `items` tells. Outcomes are recorded after the end as well: what has happened has happened.
   S40  Recording an outcome of a letter that is not in the list is an error, and nothing has changed.
   S41  `run_operation` gives an operation to one runner at a time, until it ends or the lease does; asking again
-       moves the end of the lease.
+       moves the end of the lease. A caller that knows that the runner has ended names it (`replaces`) and gets the
+       operation at once, unless another runner has it by then.
   S42  A stopped operation runs again by `run_operation`, unless it was asked not to resume.
   S43  `end_operation` ends an operation that is running or stopped, whoever runs it; one that is done or cancelled
        is never run or ended again, and says so.
@@ -189,10 +191,12 @@ class Store(Protocol):
         *,
         brokers: Sequence[str] | None = None,
         lease: timedelta = LEASE,
+        reclaim: bool = False,
     ) -> list[LetterHead]:
         """Chosen letters of these brokers, now held by `worker`.
 
-        None means any broker; only a caller that sends nothing asks for that.
+        None means any broker; only a caller that sends nothing asks for that. `reclaim`: also those that `worker`
+        claimed in an earlier run and has not sent.
         """
         ...
 
@@ -251,11 +255,18 @@ class Store(Protocol):
         ...
 
     async def run_operation(
-        self, operation_id: str, runner: str, *, lease: timedelta = LEASE, resume: bool = True
+        self,
+        operation_id: str,
+        runner: str,
+        *,
+        lease: timedelta = LEASE,
+        resume: bool = True,
+        replaces: str | None = None,
     ) -> bool:
-        """The operation is `runner`'s to run; False: it has ended, or somebody else runs it.
+        """The operation is `runner`'s to run; False: it has ended, or another runner has it.
 
         A runner that asks again while it works says `resume=False`: what a person stopped meanwhile stays stopped.
+        `replaces` names a runner that is known to have ended: its lease is not waited for.
         """
         ...
 

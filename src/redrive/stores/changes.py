@@ -167,6 +167,9 @@ _ACTIONS: Final[dict[type[Outcome | Change], str]] = {
     Annotate: "annotate",
     SetBroker: "set_broker",
 }
+# How the change log shows that `take` has claimed a letter again for the worker that held it (S10).
+RELEASED: Final = _ACTIONS[Release]
+RECLAIMED: Final = "claimed again by its worker"
 
 
 # --- what stores derive from them, all alike -------------------------------------------------------------

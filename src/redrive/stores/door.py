@@ -67,13 +67,14 @@ class Door(ABC):
         *,
         brokers: Sequence[str] | None = None,
         lease: timedelta = LEASE,
+        reclaim: bool = False,
     ) -> list[LetterHead]:
         """S10."""
         check_name("the worker's name", worker)
         for broker in brokers or ():
             check_name("the broker's name", broker)
         check_lease(lease)
-        return await self._take(ids, worker, brokers, lease)
+        return await self._take(ids, worker, brokers, lease, reclaim=reclaim)
 
     async def extend(
         self, holds: Sequence[Hold], *, lease: timedelta = LEASE, sent: bool = False
@@ -179,11 +180,17 @@ class Door(ABC):
         await self._record(operation_id, outcomes)
 
     async def run_operation(
-        self, operation_id: str, runner: str, *, lease: timedelta = LEASE, resume: bool = True
+        self,
+        operation_id: str,
+        runner: str,
+        *,
+        lease: timedelta = LEASE,
+        resume: bool = True,
+        replaces: str | None = None,
     ) -> bool:
         """S41, S42."""
         check_run(runner, lease)
-        return await self._run_operation(operation_id, runner, lease, resume=resume)
+        return await self._run_operation(operation_id, runner, lease, resume=resume, replaces=replaces)
 
     async def end_operation(
         self, operation_id: str, state: OperationState, *, by: str, note: str = ""
@@ -213,7 +220,13 @@ class Door(ABC):
 
     @abstractmethod
     def _take(
-        self, ids: Sequence[str], worker: str, brokers: Sequence[str] | None, lease: timedelta
+        self,
+        ids: Sequence[str],
+        worker: str,
+        brokers: Sequence[str] | None,
+        lease: timedelta,
+        *,
+        reclaim: bool,
     ) -> Awaitable[list[LetterHead]]: ...
 
     @abstractmethod
@@ -270,7 +283,7 @@ class Door(ABC):
 
     @abstractmethod
     def _run_operation(
-        self, operation_id: str, runner: str, lease: timedelta, *, resume: bool
+        self, operation_id: str, runner: str, lease: timedelta, *, resume: bool, replaces: str | None
     ) -> Awaitable[bool]: ...
 
     @abstractmethod

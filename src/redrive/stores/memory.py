@@ -19,6 +19,8 @@ from redrive.letters import Attempt, DeadLetter, Hold, LetterHead, Note, State, 
 from redrive.letters.lifecycle import after
 from redrive.stores.base import JournalLine, Page, Rescued, unknown_letter
 from redrive.stores.changes import (
+    RECLAIMED,
+    RELEASED,
     STEP_OF,
     Annotate,
     Assign,
@@ -147,16 +149,27 @@ class MemoryStore(Door):
         return [self._hold(letter, worker, now, lease, Step.CLAIM) for letter in due[:limit]]
 
     async def _take(
-        self, ids: Sequence[str], worker: str, brokers: Sequence[str] | None, lease: timedelta
+        self,
+        ids: Sequence[str],
+        worker: str,
+        brokers: Sequence[str] | None,
+        lease: timedelta,
+        *,
+        reclaim: bool,
     ) -> list[LetterHead]:
         now = self._now()
         steps = {State.PENDING: Step.CLAIM, State.MANUAL: Step.REPLAY}
-        chosen = [self._letters[i] for i in dict.fromkeys(ids) if i in self._letters]
-        return [
-            self._hold(each, worker, now, lease, steps[each.state])
-            for each in chosen
-            if each.state in steps and (brokers is None or each.broker in brokers)
-        ]
+        heads: list[LetterHead] = []
+        for letter_id in dict.fromkeys(ids):
+            letter = self._letters.get(letter_id)
+            if letter is None or (brokers is not None and letter.broker not in brokers):
+                continue
+            if reclaim and letter.locked_by == worker and letter.sent_at is None:
+                self._change(letter, Step.RETRY, worker, now, action=RELEASED, detail=RECLAIMED, **_FREE)
+                letter = self._letters[letter_id]
+            if letter.state in steps:
+                heads.append(self._hold(letter, worker, now, lease, steps[letter.state]))
+        return heads
 
     def _hold(
         self, letter: DeadLetter, worker: str, now: datetime, lease: timedelta, step: Step
@@ -281,9 +294,11 @@ class MemoryStore(Door):
     async def _record(self, operation_id: str, outcomes: Sequence[tuple[str, str, str]]) -> None:
         self._book.record(operation_id, outcomes, self._now())
 
-    async def _run_operation(self, operation_id: str, runner: str, lease: timedelta, *, resume: bool) -> bool:
-        now = self._now()
-        return self._book.keep(run(self._book.find(operation_id), runner, lease, now, resume=resume))
+    async def _run_operation(
+        self, operation_id: str, runner: str, lease: timedelta, *, resume: bool, replaces: str | None
+    ) -> bool:
+        now, operation = self._now(), self._book.find(operation_id)
+        return self._book.keep(run(operation, runner, lease, now, resume=resume, replaces=replaces))
 
     async def _end_operation(self, operation_id: str, state: OperationState, by: str, note: str) -> bool:
         now = self._now()

@@ -105,13 +105,19 @@ def begun(operation: Operation, total: int, now: datetime) -> Operation:
 
 
 def run(
-    operation: Operation, runner: str, lease: timedelta, now: datetime, *, resume: bool
+    operation: Operation,
+    runner: str,
+    lease: timedelta,
+    now: datetime,
+    *,
+    resume: bool,
+    replaces: str | None = None,
 ) -> Operation | None:
     """The operation in the hands of `runner`; None: it cannot have it (S41, S42)."""
     if operation.is_over or (operation.state is OperationState.STOPPED and not resume):
         return None
     held = operation.lease_until is not None and operation.lease_until > now
-    if held and operation.runner != runner:
+    if held and operation.runner not in {runner, replaces}:
         return None
     return msgspec.structs.replace(
         operation,

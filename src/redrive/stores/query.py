@@ -12,8 +12,8 @@ A query never sees a body: it is answered from heads alone.
 
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from hashlib import blake2b
 from types import MappingProxyType
@@ -189,26 +189,34 @@ _WORD: Final = re.compile(
     )""",
     re.VERBOSE,
 )
-_ALIASES: Final = MappingProxyType({"since": ("created", Op.AT_LEAST), "until": ("created", Op.LESS)})
+_ALIASES: Final = MappingProxyType({"since": ("created", Op.AT_LEAST), "until": ("created", Op.AT_MOST)})
+_OPERATORS: Final = MappingProxyType(
+    {"OR": "OR", "||": "OR", "|": "OR", "AND": "AND", "&&": "AND", "&": "AND", "NOT": "NOT", "!": "NOT"}
+)
+_FIELD_BEGINS: Final = re.compile(r"-?[A-Za-z_]+(:|<|>)")
 _LONGEST_QUERY: Final = 4096
 _VALUE_PART: Final = re.compile(r'"((?:[^"\\]|\\.)*)"|([^,"]+)')
 
 
-def parse(text: str, *, now: datetime) -> Query:
-    """The query a person wrote. `now` is what `since:2h` counts back from."""
+def parse(text: str, *, now: datetime, sort: Sort | None = None) -> Query:
+    """The query a person wrote. `now` is what `since:2h` counts back from, `sort` the order if the text has none."""
     if len(text) > _LONGEST_QUERY:
         raise QueryError(f"the filter has {len(text)} characters; at most {_LONGEST_QUERY} are read")
     if text != storable(text):
         raise QueryError("the filter holds characters that are not valid Unicode")
     conditions: list[Condition] = []
     needles: list[str] = []
-    sort = Sort()
+    sort = sort or Sort()
     position = 0
+    words: list[re.Match[str]] = []
     while position < len(text.rstrip()):
         found = _WORD.match(text, position)
         if found is None:
             raise QueryError(f"the filter has a quote that is not closed: {text[position:].strip()[:40]}")
         position = found.end()
+        words.append(found)
+    _check_operators(words)
+    for found in words:
         if found["quoted"] is not None:
             needles.append(_quoted_needle(_unquote(found["quoted"])))
         elif found["bare"] is not None:
@@ -223,6 +231,42 @@ def parse(text: str, *, now: datetime) -> Query:
                 _condition(found["name"].lower(), found["op"], found["value"], now, negated=negated)
             )
     return Query(tuple(conditions), tuple(needles), sort)
+
+
+def _check_operators(words: Sequence[re.Match[str]]) -> None:
+    """Refuse operators of other languages, which would be searched for as words."""
+    for place, word in enumerate(words):
+        bare = word["bare"]
+        if bare is None:
+            continue
+        before = words[place - 1] if place else None
+        after = words[place + 1] if place + 1 < len(words) else None
+        is_between_fields = before is not None and after is not None and before["name"] and after["name"]
+        operator = _OPERATORS.get(bare) or (_OPERATORS.get(bare.upper()) if is_between_fields else None)
+        if operator is not None:
+            raise QueryError(
+                f"'{bare}' is not an operator: {_spelling(operator, before, after)} "
+                f'(to search for the word, quote it: "{bare}")'
+            )
+        if bare.startswith("(") and _FIELD_BEGINS.match(bare.lstrip("(")):
+            raise QueryError(
+                f"'{bare:.40}': there are no parentheses; conditions side by side must all hold, and a comma means or"
+            )
+
+
+def _spelling(operator: str, before: re.Match[str] | None, after: re.Match[str] | None) -> str:
+    """How to write what was meant."""
+    if operator == "AND":
+        return "conditions side by side must all hold, so leave it out"
+    if operator == "NOT":
+        example = (
+            f"{after['name']}:{after['value']}" if after is not None and after["name"] else "source:mail"
+        )
+        return f"write a '-' before the field: -{example}"
+    names = {word["name"].lower() for word in (before, after) if word is not None and word["name"]}
+    if len(names) == 1 and before is not None and after is not None:
+        return f"separate values by commas: {before['name']}:{before['value']},{after['value']}"
+    return "separate values of one field by commas (source:orders,mail); for different fields use two filters"
 
 
 def _needle(text: str) -> str:
@@ -279,6 +323,8 @@ def _condition(name: str, symbol: str, raw: str, now: datetime, *, negated: bool
         if not all(starred):
             raise QueryError(f"'{name}:{raw:.40}' mixes values with and without '*'; write two filters")
         return Condition(name, Op.PREFIX, tuple(_prefix(name, part[:-1]) for part in parts), negated)
+    if field.kind is FieldKind.TIME and (day := _day(parts[0])) is not None and op in _BEYOND_DAY:
+        return Condition(name, _BEYOND_DAY[op], (_day_after(name, day),), negated)
     return Condition(name, op, tuple(_value(name, field, part, now) for part in parts), negated)
 
 
@@ -313,6 +359,24 @@ def _of_63_bits(number: int) -> int:
     if abs(number) >= 2**63:
         raise OverflowError
     return number
+
+
+# A date is a whole day: until it means before the next one, and after it from the next one on.
+_BEYOND_DAY: Final = MappingProxyType({Op.AT_MOST: Op.LESS, Op.MORE: Op.AT_LEAST})
+
+
+def _day(text: str) -> date | None:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _day_after(name: str, day: date) -> datetime:
+    try:
+        return datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
+    except OverflowError:
+        raise QueryError(f"'{name}' wants a day before {day}") from None
 
 
 def _time(name: str, text: str, now: datetime) -> datetime:

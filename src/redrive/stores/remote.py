@@ -81,9 +81,15 @@ class RemoteStore(Door):
         return self._ask("claim", worker=worker, broker=broker, limit=limit, lease=lease)
 
     def _take(
-        self, ids: Sequence[str], worker: str, brokers: Sequence[str] | None, lease: timedelta
+        self,
+        ids: Sequence[str],
+        worker: str,
+        brokers: Sequence[str] | None,
+        lease: timedelta,
+        *,
+        reclaim: bool,
     ) -> Awaitable[list[LetterHead]]:
-        return self._ask("take", ids=ids, worker=worker, brokers=brokers, lease=lease)
+        return self._ask("take", ids=ids, worker=worker, brokers=brokers, lease=lease, reclaim=reclaim)
 
     def _extend(self, holds: Sequence[Hold], lease: timedelta, *, sent: bool) -> Awaitable[list[bool]]:
         return self._ask("extend", holds=holds, lease=lease, sent=sent)
@@ -145,10 +151,15 @@ class RemoteStore(Door):
         return self._ask("record", operation_id=operation_id, outcomes=outcomes)
 
     def _run_operation(
-        self, operation_id: str, runner: str, lease: timedelta, *, resume: bool
+        self, operation_id: str, runner: str, lease: timedelta, *, resume: bool, replaces: str | None
     ) -> Awaitable[bool]:
         return self._ask(
-            "run_operation", operation_id=operation_id, runner=runner, lease=lease, resume=resume
+            "run_operation",
+            operation_id=operation_id,
+            runner=runner,
+            lease=lease,
+            resume=resume,
+            replaces=replaces,
         )
 
     def _end_operation(self, operation_id: str, state: OperationState, by: str, note: str) -> Awaitable[bool]:

@@ -210,8 +210,13 @@ class Verb(msgspec.Struct, frozen=True):
     answer: Any
 
 
-def _verb(name: str, answer: Any, /, **arguments: Any) -> Verb:
-    return Verb(msgspec.defstruct(f"_{name}", list(arguments.items()), frozen=True), answer)
+def _verb(name: str, answer: Any, defaults: Mapping[str, Any] | None = None, /, **arguments: Any) -> Verb:
+    """`defaults` are of arguments that an older client does not send."""
+    fields = [
+        (each, kind, defaults[each]) if defaults and each in defaults else (each, kind)
+        for each, kind in arguments.items()
+    ]
+    return Verb(msgspec.defstruct(f"_{name}", fields, frozen=True), answer)
 
 
 _IDS: Final = tuple[_Text, ...]
@@ -224,7 +229,14 @@ VERBS: Final[Mapping[str, Verb]] = MappingProxyType(
         "tally": _verb("tally", dict[str, int], by=str, query=_Query),
         "claim": _verb("claim", list[LetterHead], worker=str, broker=str, limit=int, lease=timedelta),
         "take": _verb(
-            "take", list[LetterHead], ids=_IDS, worker=str, brokers=tuple[str, ...] | None, lease=timedelta
+            "take",
+            list[LetterHead],
+            {"reclaim": False},
+            ids=_IDS,
+            worker=str,
+            brokers=tuple[str, ...] | None,
+            lease=timedelta,
+            reclaim=bool,
         ),
         "extend": _verb("extend", list[bool], holds=tuple[Hold, ...], lease=timedelta, sent=bool),
         "settle": _verb("settle", list[bool], settlements=tuple[_Settlement, ...]),
@@ -239,7 +251,14 @@ VERBS: Final[Mapping[str, Verb]] = MappingProxyType(
         "items": _verb("items", list[Item], operation_id=_Text, after=int, limit=int),
         "record": _verb("record", None, operation_id=_Text, outcomes=tuple[tuple[str, str, str], ...]),
         "run_operation": _verb(
-            "run_operation", bool, operation_id=_Text, runner=str, lease=timedelta, resume=bool
+            "run_operation",
+            bool,
+            {"replaces": None},
+            operation_id=_Text,
+            runner=str,
+            lease=timedelta,
+            resume=bool,
+            replaces=str | None,
         ),
         "end_operation": _verb(
             "end_operation", bool, operation_id=_Text, state=OperationState, by=str, note=str

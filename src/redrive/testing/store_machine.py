@@ -133,11 +133,17 @@ def store_machine(
             worker=_WORKERS,
             brokers=st.sampled_from([None, (), ("shop",), ("events", "shop")]),
             lease=_LEASES,
+            reclaim=st.booleans(),
         )
         def take(
-            self, ids: list[str], worker: str, brokers: tuple[str, ...] | None, lease: timedelta
+            self,
+            ids: list[str],
+            worker: str,
+            brokers: tuple[str, ...] | None,
+            lease: timedelta,
+            reclaim: bool,  # noqa: FBT001
         ) -> None:
-            self.keep_holds(self.both("take", ids, worker, brokers=brokers, lease=lease))
+            self.keep_holds(self.both("take", ids, worker, brokers=brokers, lease=lease, reclaim=reclaim))
 
         @rule(broker=_BROKERS, lease=_LEASES, limit=st.integers(1, 3))
         def overdue(self, broker: str, lease: timedelta, limit: int) -> None:
@@ -214,9 +220,22 @@ def store_machine(
             if isinstance(answer, list):
                 self.both("record", which, [(letter_id, "sent", "") for letter_id in answer])
 
-        @rule(which=_OPERATIONS, runner=_WORKERS, lease=_LEASES, resume=st.booleans())
-        def run_operation(self, which: str, runner: str, lease: timedelta, resume: bool) -> None:  # noqa: FBT001
-            self.both("run_operation", which, runner, lease=lease, resume=resume)
+        @rule(
+            which=_OPERATIONS,
+            runner=_WORKERS,
+            lease=_LEASES,
+            resume=st.booleans(),
+            replaces=st.none() | _WORKERS,
+        )
+        def run_operation(
+            self,
+            which: str,
+            runner: str,
+            lease: timedelta,
+            resume: bool,  # noqa: FBT001
+            replaces: str | None,
+        ) -> None:
+            self.both("run_operation", which, runner, lease=lease, resume=resume, replaces=replaces)
 
         @rule(which=_OPERATIONS, state=st.sampled_from(OperationState), note=st.sampled_from(["", "enough"]))
         def end_operation(self, which: str, state: OperationState, note: str) -> None:

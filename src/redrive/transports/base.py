@@ -49,6 +49,8 @@ T23  `cluster_id` tells one cluster from another; it is known once the transport
 T24  `taken_until` tells up to which time everything that was sent to a consumer has been taken from its source; None
      where that cannot be said. It never says so of a message that still waits.
 T25  `unreachable` names the consumers that would never receive what is sent to them, and why.
+T26  `target_state` tells how many messages wait for a consumer, how many consumers there are, and why the broker
+     accepts no messages, each as far as it can be seen; a source that does not exist is a `SourceMissingError`.
 
 The transport does not know handlers, rules or stores.
 """
@@ -125,6 +127,14 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     exchange: str | None = None
     routing_key: str | None = None
     partition: int | None = None
+
+
+class TargetState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a broker says about a queue or topic that messages are to be sent to."""
+
+    depth: int | None = None  # messages that wait; None: not known
+    consumers: int | None = None  # at least so many receive them; None: not known
+    alarm: str | None = None  # why the broker accepts no messages now
 
 
 class Publication(msgspec.Struct, frozen=True):
@@ -331,6 +341,10 @@ class Transport(Protocol):
 
     async def unreachable(self, consumers: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], str]:
         """Consumers (source, group) that would never receive a message sent to them now, each with the reason."""
+        ...
+
+    async def target_state(self, source: str, group: str = "") -> TargetState:
+        """Whether messages that are sent to this consumer would be accepted and received."""
         ...
 
     async def provision(self, sources: Sequence[Source]) -> None:

@@ -1,5 +1,6 @@
 """Who comes late: a worker after its lease, a death after its quiet time, an answer that never came."""
 
+import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -72,7 +73,7 @@ async def test_a_replay_that_stood_still_before_it_read_its_letters_leaves_them_
     operation = await begin(store, await plan(store, EVERYTHING), options, by="test", clock=world.clock)
     replay = Replay(store, world.transport, operation, runner="test", clock=world.clock)
     store.slow = True
-    await replay._send([(await world.the_letter()).id])
+    await replay._send([(await world.the_letter()).id], asyncio.Event())
     letter = await world.the_letter()
     assert (letter.locked_by, letter.fence, letter.sent_at) == ("somebody else", 2, None)
     assert await world.transport.depth("orders") == 0

@@ -1,20 +1,22 @@
 """A replay sends what its dry run listed, can be watched, stopped, cancelled, and gone on with, and repeats nothing."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from redrive.errors import RedriveError, SettingsError, SourceMissingError
+from redrive.errors import SettingsError, SourceMissingError
 from redrive.letters import Message, State
 from redrive.letters.redrive import redrive_of
-from redrive.replay.options import ReplayOptions
-from redrive.replay.plan import Plan, begin, by_ids, plan
+from redrive.replay.options import ReplayOptions, pack, unpack
+from redrive.replay.plan import Plan, begin, by_ids, order_of, plan
 from redrive.replay.run import Progress, Replay
-from redrive.rules import Health
-from redrive.stores.changes import Exhaust, Park, Resolve, Settlement
+from redrive.replay.runner import describe_runner, has_ended, runner_name
+from redrive.stores.changes import Exhaust, Park, Release, Resolve, Settlement
 from redrive.stores.operations import Operation, OperationState
 from redrive.stores.query import parse
 from redrive.testing import letters
@@ -89,13 +91,41 @@ async def test_a_sent_letter_waits_for_its_verdict_and_keeps_its_message() -> No
     assert message.message_id == "message-orders/0"
 
 
-async def test_letters_that_somebody_holds_or_that_are_over_are_skipped_and_said_so() -> None:
+async def test_replay_reports_letters_that_others_have_claimed_or_closed() -> None:
+    world = await a_world(5)
+    frozen = await planned(world)
+    operation = await begin(world.store, frozen, PLAIN, by="anna", clock=world.clock)
+    await world.store.take([frozen.ids[0]], "worker-1", lease=timedelta(hours=1))
+    (sent,) = await world.store.take([frozen.ids[1]], "worker-2")
+    await world.store.extend([sent.hold], sent=True)
+    (resolved,) = await world.store.take([frozen.ids[2]], "worker-3")
+    await world.store.settle([Settlement(resolved.hold, Resolve())])
+    (failed,) = await world.store.take([frozen.ids[3]], "worker-4")
+    await world.store.settle([Settlement(failed.hold, Exhaust())])
+    done = await drive(world, asyncio.create_task(ran(world, operation)))
+    assert done.state is OperationState.DONE
+    assert dict(done.outcomes) == {"sent": 1, "skipped": 2, "failed": 2}
+    items = await world.store.items(operation.id, limit=10)
+    assert [item.outcome for item in items] == ["failed", "skipped", "skipped", "failed", "sent"]
+    details = [item.detail for item in items]
+    assert details[0].startswith("it is claimed by worker-1 and was not sent, lease until ")
+    assert details[1] == "it was sent by worker-2 and waits for its verdict"
+    assert details[2] == "it is resolved already"
+    assert details[3].startswith("it is failed")
+
+
+async def test_replay_waits_for_a_letter_that_a_worker_is_about_to_release() -> None:
     world = await a_world(3)
     frozen = await planned(world)
     operation = await begin(world.store, frozen, PLAIN, by="anna", clock=world.clock)
-    await world.store.take([frozen.ids[1]], "somebody")
-    done = await ran(world, operation)
-    assert dict(done.outcomes) == {"sent": 2, "skipped": 1}
+    (held,) = await world.store.take([frozen.ids[1]], "worker-1")
+    task = asyncio.create_task(ran(world, operation))
+    await world.quiet()
+    await world.store.settle([Settlement(held.hold, Release())])
+    done = await drive(world, task)
+    assert dict(done.outcomes) == {"sent": 3}
+    sent = [redrive_of(message.headers) for message in await in_queue(world)]
+    assert [redrive.hold.id for redrive in sent if redrive is not None] == frozen.ids
 
 
 async def test_manual_letters_are_replayed_and_failed_ones_are_left_out_or_copied() -> None:
@@ -116,16 +146,6 @@ async def test_manual_letters_are_replayed_and_failed_ones_are_left_out_or_copie
     (copy,) = await world.store.load([copies[0].id])
     assert copy.derived_from == two.id
     assert next(head.state for head in await world.heads() if head.id == two.id) is State.FAILED
-
-
-async def test_nothing_is_sent_into_a_system_that_is_not_well() -> None:
-    world = await a_world(3)
-    operation = await started(world)
-    with pytest.raises(RedriveError, match="the CPU is too busy"):
-        await ran(world, operation, measure=lambda: Health(cpu=0.99))
-    assert await in_queue(world) == []
-    calm = await started(world, ReplayOptions(health_check=False))
-    assert dict((await ran(world, calm, measure=lambda: Health(cpu=0.99))).outcomes) == {"sent": 3}
 
 
 async def test_a_target_that_does_not_exist_stops_it_before_anything_is_sent() -> None:
@@ -314,14 +334,178 @@ async def test_a_run_that_died_is_gone_on_with_and_what_was_marked_is_not_sent_a
 
 async def test_two_runners_of_one_operation_do_not_run_at_once() -> None:
     world = await a_world(100)
-    operation = await started(world, ReplayOptions(batch=10, rate=10, stop_at=None))
+    operation = await started(world, ReplayOptions(batch=10, rate=1, stop_at=None))
     task = asyncio.create_task(ran(world, operation))
     await world.quiet()
     other = Replay(world.store, world.transport, operation, runner="other", clock=world.clock)
-    with pytest.raises(SettingsError, match="is run by test already"):
-        await other.run(asyncio.Event())
+    refused = asyncio.create_task(other.run(asyncio.Event()))
     await drive(world, task)
     assert len(await in_queue(world)) == 100
+    with pytest.raises(SettingsError, match="is run by test, which has just renewed its lease"):
+        await refused
+
+
+async def killed_before_publish(world: World, operation: Operation, runner: str = "test") -> None:
+    """A run that ends between claim and publish, and says nothing to anybody."""
+
+    class KilledError(Exception):
+        pass
+
+    async def killed(_messages: Any) -> Any:
+        raise KilledError
+
+    publish, world.transport.publish = world.transport.publish, killed  # type: ignore[assignment,method-assign]
+    with pytest.raises(KilledError):
+        await Replay(world.store, world.transport, operation, runner=runner, clock=world.clock).run(
+            asyncio.Event()
+        )
+    world.transport.publish = publish  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("later", [timedelta(0), timedelta(minutes=2)], ids=["at once", "leases expired"])
+async def test_resumed_replay_sends_letters_that_a_killed_run_had_claimed(later: timedelta) -> None:
+    world = await a_world(30)
+    operation = await started(world, ReplayOptions(batch=10, stop_at=None))
+    await killed_before_publish(world, operation)
+    world.clock.advance(later)
+    done = await ran(world, await world.store.operation(operation.id))
+    assert done.state is OperationState.DONE
+    assert dict(done.outcomes) == {"sent": 30}
+    assert len(await in_queue(world)) == 30
+    assert {head.dlq_retry_count for head in await world.heads()} == {0}
+
+
+async def test_resumed_replay_sends_rescued_letters_of_a_killed_run() -> None:
+    world = await a_world(30)
+    operation = await started(world, ReplayOptions(batch=10, stop_at=None))
+    await killed_before_publish(world, operation)
+    world.clock.advance(timedelta(minutes=2))
+    await world.rescuer.turn()
+    done = await ran(world, await world.store.operation(operation.id))
+    assert dict(done.outcomes) == {"sent": 30}
+
+
+async def test_resumed_replay_replaces_a_runner_of_this_machine_that_was_killed() -> None:
+    world = await a_world(30)
+    operation = await started(world, ReplayOptions(batch=10, stop_at=None))
+    await killed_before_publish(world, operation, runner=a_killed_process())
+    before = world.clock.now()
+    done = await ran(world, await world.store.operation(operation.id))
+    assert dict(done.outcomes) == {"sent": 30}
+    assert world.clock.now() == before, "nothing was waited for"
+
+
+async def test_resumed_replay_says_how_long_it_waits_for_a_runner_elsewhere() -> None:
+    world = await a_world(30)
+    operation = await started(world, ReplayOptions(batch=10, stop_at=None))
+    await killed_before_publish(world, operation, runner="anna@elsewhere/4711/00000000-1")
+    world.clock.advance(timedelta(seconds=20))
+    heard: list[Progress] = []
+    task = asyncio.create_task(ran(world, await world.store.operation(operation.id), progress=heard.append))
+    done = await drive(world, task)
+    assert dict(done.outcomes) == {"sent": 30}
+    assert heard[0].phase == "waiting"
+    assert heard[0].note == "anna@elsewhere/4711 may still run this operation; its lease expires in 40s"
+
+
+async def test_replay_that_has_sent_all_is_done_although_most_died_again() -> None:
+    world = await a_world(20)
+    options = ReplayOptions(batch=10, stop_at=0.5, rate=20)
+    async with world.consuming(Consumer(world, range(11, 200))):
+        done = await drive(world, asyncio.create_task(ran(world, await started(world, options))))
+    assert done.state is OperationState.DONE
+    assert dict(done.outcomes) == {"sent": 20}
+
+
+async def test_canaries_without_a_verdict_stop_the_replay() -> None:
+    world = await a_world(20)
+    options = ReplayOptions(canary=3, canary_wait=timedelta(seconds=30))
+    done = await drive(world, asyncio.create_task(ran(world, await started(world, options))))
+    assert done.state is OperationState.STOPPED
+    assert done.note.startswith("0 of 3 canaries reported within 30s; ")
+    assert "--assume-success" in done.note
+    assert dict(done.outcomes) == {"sent": 3}
+
+
+async def test_resumed_replay_waits_for_its_canaries_again_unless_told_to_assume_success() -> None:
+    world = await a_world(20)
+    options = ReplayOptions(canary=3, canary_wait=timedelta(seconds=30))
+    done = await drive(world, asyncio.create_task(ran(world, await started(world, options))))
+    again = await drive(world, asyncio.create_task(ran(world, done)))
+    assert again.note.startswith("0 of 3 canaries reported within 30s; ")
+    assert dict(again.outcomes) == {"sent": 3}
+    assumed = await drive(world, asyncio.create_task(ran(world, again, assume_success=True)))
+    assert assumed.state is OperationState.DONE
+    assert dict(assumed.outcomes) == {"sent": 20}
+
+
+async def test_ramp_without_canary_stops_when_too_many_die_again() -> None:
+    world = await a_world(100)
+    options = ReplayOptions(ramp=(1, 2, 5, 20), canary_wait=timedelta(seconds=30))
+    async with world.consuming(Consumer(world, range(1, 200))):
+        done = await drive(world, asyncio.create_task(ran(world, await started(world, options))))
+    assert done.state is OperationState.STOPPED
+    assert done.note == "8 of 8 died again"
+    assert dict(done.outcomes) == {"sent": 8}
+
+
+async def test_ramp_without_verdicts_stops_the_replay() -> None:
+    world = await a_world(100)
+    options = ReplayOptions(ramp=(2, 5), canary_wait=timedelta(seconds=30))
+    done = await drive(world, asyncio.create_task(ran(world, await started(world, options))))
+    assert done.state is OperationState.STOPPED
+    assert done.note.startswith("0 of 2 letters of the ramp reported within 30s; ")
+
+
+async def test_replay_pauses_between_batches_and_not_after_the_last() -> None:
+    world = await a_world(30)
+    options = ReplayOptions(batch=10, pause=timedelta(seconds=10), stop_at=None)
+    before = world.clock.now()
+    await drive(world, asyncio.create_task(ran(world, await started(world, options))))
+    assert timedelta(seconds=20) <= world.clock.now() - before <= timedelta(seconds=22)
+
+
+async def test_plan_has_the_order_of_its_query() -> None:
+    world = await a_world(3)
+    by_age = [head.id for head in sorted(await world.heads(), key=lambda head: head.created_at)]
+    oldest = await plan(world.store, by_ids(by_age))
+    assert oldest.ids == by_age
+    assert order_of(by_ids(by_age)) == "oldest"
+    newest = await plan(world.store, by_ids(by_age, "newest"))
+    assert newest.ids == by_age[::-1]
+    assert order_of(parse("sort:-priority", now=world.clock.now())) == "sort:-priority"
+
+
+def test_options_of_an_older_operation_say_newest_first() -> None:
+    assert unpack(b"{}").order == "newest"
+    assert unpack(pack(ReplayOptions())).order == "oldest"
+
+
+def a_killed_process() -> str:
+    """The name of a runner that was killed, as another process of this machine would have it."""
+    script = "from redrive.replay.runner import runner_name; print(runner_name('anna'), flush=True); input()"
+    child = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    name = child.stdout.readline().decode().strip()
+    assert not has_ended(name)
+    child.kill()
+    child.communicate()
+    return name
+
+
+def test_runner_is_known_to_have_ended_only_on_the_same_machine() -> None:
+    name = a_killed_process()
+    assert has_ended(name)
+    assert not has_ended(runner_name("anna"))
+    rest, _, mark = name.rpartition("/")
+    machine, _, started_at = mark.rpartition("-")
+    assert not has_ended(f"{rest}/ffffffff-{started_at}")
+    assert not has_ended("anna/4711")
+    assert not has_ended("")
+    own = runner_name("anna").rpartition("-")[0]
+    assert has_ended(f"{own}-1"), "another process has had this id"
+    assert describe_runner(name) == rest
+    assert machine
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,16 @@ def test_nothing_said_means_everything(text: str) -> None:
         ("state:p*", Condition("state", Op.PREFIX, ("dlq_p",))),
         ("kind:timeout", Condition("kind", Op.IS, ("timeout",))),
         ("since:2h", Condition("created", Op.AT_LEAST, (NOW - 2 * HOUR,))),
-        ("until:1h30m", Condition("created", Op.LESS, (NOW - 1.5 * HOUR,))),
+        ("until:1h30m", Condition("created", Op.AT_MOST, (NOW - 1.5 * HOUR,))),
+        ("until:2026-01-31", Condition("created", Op.LESS, (datetime(2026, 2, 1, tzinfo=UTC),))),
+        (
+            "until:2026-01-31T00:00:00Z",
+            Condition("created", Op.AT_MOST, (datetime(2026, 1, 31, tzinfo=UTC),)),
+        ),
+        ("since:2026-01-31", Condition("created", Op.AT_LEAST, (datetime(2026, 1, 31, tzinfo=UTC),))),
+        ("failed<=2026-01-31", Condition("failed", Op.LESS, (datetime(2026, 2, 1, tzinfo=UTC),))),
+        ("failed>2026-01-31", Condition("failed", Op.AT_LEAST, (datetime(2026, 2, 1, tzinfo=UTC),))),
+        ("failed<2026-01-31", Condition("failed", Op.LESS, (datetime(2026, 1, 31, tzinfo=UTC),))),
         ("since:2026-02-11", Condition("created", Op.AT_LEAST, (datetime(2026, 2, 11, tzinfo=UTC),))),
         ("failed>2026-02-11T10:00:00Z", Condition("failed", Op.MORE, (NOW - 2 * HOUR,))),
         ("failed>2026-02-11T12:00+02:00", Condition("failed", Op.MORE, (NOW - 2 * HOUR,))),
@@ -194,7 +203,7 @@ def test_words_of_all_sorts_stand_together_in_any_order() -> None:
         ("priority<5", {"priority": 4}, {"priority": 5}),
         ("priority<=5", {"priority": 5}, {"priority": 6}),
         ("since:2h", {"created_at": NOW - 2 * HOUR}, {"created_at": NOW - 2.1 * HOUR}),
-        ("until:2h", {"created_at": NOW - 2.1 * HOUR}, {"created_at": NOW - 2 * HOUR}),
+        ("until:2h", {"created_at": NOW - 2 * HOUR}, {"created_at": NOW - 1.9 * HOUR}),
         ("worker:w1", {"locked_by": "w1"}, {"locked_by": None}),
         ("-worker:w1", {"locked_by": None}, {"locked_by": "w1"}),
         ("worker:*", {"locked_by": "w1"}, {"locked_by": None}),
@@ -222,6 +231,26 @@ def test_a_star_in_quotes_is_a_plain_star() -> None:
     query = parse('error:"Time*",OSError', now=NOW)
     assert query.matches(head(error_type="Time*"))
     assert not query.matches(head(error_type="TimeoutError"))
+
+
+@pytest.mark.parametrize(
+    ("text", "needles"),
+    [
+        ('source:orders "OR"', ("or",)),
+        ("declined or refused", ("declined", "or", "refused")),
+        ("source:orders or refused", ("or", "refused")),
+        ("(timeout)", ("(timeout)",)),
+        ("ORA-00942", ("ora-00942",)),
+    ],
+)
+def test_words_that_look_like_operators_can_be_searched_for(text: str, needles: tuple[str, ...]) -> None:
+    assert parse(text, now=NOW).text == needles
+
+
+def test_parse_uses_the_given_sort_only_if_the_text_has_none() -> None:
+    oldest = Sort("created", descending=False)
+    assert parse("state:manual", now=NOW, sort=oldest).sort is oldest
+    assert parse("sort:-created", now=NOW, sort=oldest).sort == Sort()
 
 
 def test_searching_folds_ascii_and_nothing_else() -> None:
@@ -268,7 +297,23 @@ def test_searching_folds_ascii_and_nothing_else() -> None:
         ("sort:", "cannot sort by ''; use one of"),
         ('"', "a quote that is not closed"),
         ('a "b', 'a quote that is not closed: "b'),
-        ('error:"a', "has no value"),
+        ('error:"a', "a quote that is not closed"),
+        ("until:9999-12-31", "'created' wants a day before 9999-12-31"),
+        (
+            "source:orders OR source:mail",
+            "'OR' is not an operator: separate values by commas: source:orders,mail (to search for the word, quote it",
+        ),
+        (
+            "source:orders or source:mail",
+            "'or' is not an operator: separate values by commas: source:orders,mail",
+        ),
+        ("source:a,b || source:c", "separate values by commas: source:a,b,c"),
+        ("source:orders OR error:OSError", "for different fields use two filters"),
+        ("OR", "for different fields use two filters"),
+        ("source:orders AND state:manual", "conditions side by side must all hold, so leave it out"),
+        ("source:orders and state:manual", "conditions side by side must all hold, so leave it out"),
+        ("NOT source:mail", "'NOT' is not an operator: write a '-' before the field: -source:mail"),
+        ("(source:orders state:manual)", "'(source:orders': there are no parentheses"),
         ('""', "searches for nothing"),
         ('"  "', "searches for nothing"),
         ("x" * 4097, "the filter has 4097 characters; at most 4096 are read"),

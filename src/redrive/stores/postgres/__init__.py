@@ -104,9 +104,17 @@ class PostgresStore(Door):
         return self._write(lambda db: work.claim(db, worker, broker, limit, lease, self._now()))
 
     def _take(
-        self, ids: Sequence[str], worker: str, brokers: Sequence[str] | None, lease: timedelta
+        self,
+        ids: Sequence[str],
+        worker: str,
+        brokers: Sequence[str] | None,
+        lease: timedelta,
+        *,
+        reclaim: bool,
     ) -> Awaitable[list[LetterHead]]:
-        return self._write(lambda db: work.take(db, ids, worker, brokers, lease, self._now()))
+        return self._write(
+            lambda db: work.take(db, ids, worker, brokers, lease, self._now(), reclaim=reclaim)
+        )
 
     def _extend(self, holds: Sequence[Hold], lease: timedelta, *, sent: bool) -> Awaitable[list[bool]]:
         return self._write(lambda db: work.extend(db, holds, lease, self._now(), sent=sent))
@@ -127,10 +135,12 @@ class PostgresStore(Door):
         return self._write(lambda db: operations.record(db, operation_id, outcomes, self._now()))
 
     def _run_operation(
-        self, operation_id: str, runner: str, lease: timedelta, *, resume: bool
+        self, operation_id: str, runner: str, lease: timedelta, *, resume: bool, replaces: str | None
     ) -> Awaitable[bool]:
         return self._write(
-            lambda db: operations.run_operation(db, operation_id, runner, lease, self._now(), resume=resume)
+            lambda db: operations.run_operation(
+                db, operation_id, runner, lease, self._now(), resume=resume, replaces=replaces
+            )
         )
 
     def _end_operation(self, operation_id: str, state: OperationState, by: str, note: str) -> Awaitable[bool]:

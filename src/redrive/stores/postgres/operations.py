@@ -96,10 +96,19 @@ async def record(
 
 
 async def run_operation(
-    db: Session, operation_id: str, runner: str, lease: timedelta, now: int | None, *, resume: bool
+    db: Session,
+    operation_id: str,
+    runner: str,
+    lease: timedelta,
+    now: int | None,
+    *,
+    resume: bool,
+    replaces: str | None,
 ) -> bool:
     """Give an operation to its runner (S41, S42)."""
-    return await _change(db, operation_id, lambda it, at: run(it, runner, lease, at, resume=resume), now)
+    return await _change(
+        db, operation_id, lambda it, at: run(it, runner, lease, at, resume=resume, replaces=replaces), now
+    )
 
 
 async def end_operation(

@@ -18,6 +18,8 @@ from redrive.letters.letter import storable
 from redrive.letters.lifecycle import after
 from redrive.stores.base import Rescued, unknown_letter
 from redrive.stores.changes import (
+    RECLAIMED,
+    RELEASED,
     STEP_OF,
     Annotate,
     Assign,
@@ -99,12 +101,18 @@ async def claim(
 _TAKE: Final = (
     f"{MOMENT}, chosen AS MATERIALIZED (SELECT states.number, state AS before, place"
     " FROM unnest($4::text[]) WITH ORDINALITY AS input (id, place) JOIN letters USING (id) JOIN states USING (number)"
-    f" WHERE state IN ({_TAKEN_FROM}) AND ($5::text[] IS NULL OR broker = ANY($5::text[]))"
+    f" WHERE (state IN ({_TAKEN_FROM})"
+    f" OR ($6::boolean AND state = '{State.PROCESSING}' AND locked_by = $2 AND sent_at IS NULL))"
+    " AND ($5::text[] IS NULL OR broker = ANY($5::text[]))"
     " ORDER BY states.number FOR UPDATE OF states),"
     f" held AS ({_HOLD} FROM chosen WHERE states.number = chosen.number RETURNING {_HELD}, before, place),"
     f" heads AS MATERIALIZED (SELECT {COLUMNS}, before, place FROM held JOIN letters USING (number)),"
-    f" lines AS ({CHANGE_LOG} SELECT {NOW}, $2, id, CASE before {_TAKEN_BY} END,"
-    f" before, '{State.PROCESSING}', '' FROM heads ORDER BY place)"
+    f" told AS (SELECT id, place, 1 AS turn, CASE before {_TAKEN_BY} ELSE '{Step.CLAIM}' END AS action,"
+    f" CASE before WHEN '{State.PROCESSING}' THEN '{State.PENDING}' ELSE before END AS before,"
+    f" '{State.PROCESSING}' AS after, '' AS detail FROM heads"
+    f" UNION ALL SELECT id, place, 0, '{RELEASED}', before, '{State.PENDING}', '{RECLAIMED}' FROM heads"
+    f" WHERE before = '{State.PROCESSING}'),"
+    f" lines AS ({CHANGE_LOG} SELECT {NOW}, $2, id, action, before, after, detail FROM told ORDER BY place, turn)"
     f" SELECT {COLUMNS} FROM heads ORDER BY place"
 )
 
@@ -116,11 +124,12 @@ async def take(
     brokers: Sequence[str] | None,
     lease: timedelta,
     now: int | None,
+    *,
+    reclaim: bool,
 ) -> list[LetterHead]:
     """Chosen letters of these brokers, as far as they can be had (S10)."""
-    rows = await db.fetch(
-        _TAKE, now, worker, span(lease), _stored_ids(ids), None if brokers is None else list(brokers)
-    )
+    chosen_brokers = None if brokers is None else list(brokers)
+    rows = await db.fetch(_TAKE, now, worker, span(lease), _stored_ids(ids), chosen_brokers, reclaim)
     db.unchanged = not rows
     return [head_of(tuple(row)) for row in rows]
 

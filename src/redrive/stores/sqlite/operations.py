@@ -89,10 +89,19 @@ def record(db: Connection, operation_id: str, outcomes: Sequence[tuple[str, str,
 
 
 def run_operation(
-    db: Connection, operation_id: str, runner: str, lease: timedelta, now: int, *, resume: bool
+    db: Connection,
+    operation_id: str,
+    runner: str,
+    lease: timedelta,
+    now: int,
+    *,
+    resume: bool,
+    replaces: str | None,
 ) -> bool:
     """Give an operation to its runner (S41, S42)."""
-    return _change(db, operation_id, lambda it, at: run(it, runner, lease, at, resume=resume), now)
+    return _change(
+        db, operation_id, lambda it, at: run(it, runner, lease, at, resume=resume, replaces=replaces), now
+    )
 
 
 def end_operation(

@@ -15,6 +15,8 @@ from redrive.letters.letter import storable
 from redrive.letters.lifecycle import after
 from redrive.stores.base import Rescued, unknown_letter
 from redrive.stores.changes import (
+    RECLAIMED,
+    RELEASED,
     STEP_OF,
     Annotate,
     Assign,
@@ -159,17 +161,30 @@ def claim(
 
 
 def take(
-    db: Connection, ids: Sequence[str], worker: str, brokers: Sequence[str] | None, lease: timedelta, now: int
+    db: Connection,
+    ids: Sequence[str],
+    worker: str,
+    brokers: Sequence[str] | None,
+    lease: timedelta,
+    now: int,
+    *,
+    reclaim: bool,
 ) -> list[LetterHead]:
     """Chosen letters of these brokers (None: of any), as far as they can be had (S10)."""
     found = {
-        letter_id: (State(state), key)
-        for letter_id, state, key, broker in _of_ids(db, "id, state, created_at, broker", ids)
+        letter_id: (State(state), key, locked_by == worker and sent_at is None)
+        for letter_id, state, key, broker, locked_by, sent_at in _of_ids(
+            db, "id, state, created_at, broker, locked_by, sent_at", ids
+        )
         if brokers is None or broker in brokers
     }
     heads: list[LetterHead] = []
     for letter_id in dict.fromkeys(ids):
-        before, key = found.get(letter_id, (None, None))
+        before, key, is_own = found.get(letter_id, (None, None, False))
+        if reclaim and is_own:
+            line = (now, worker, letter_id, RELEASED, State.PROCESSING, State.PENDING, RECLAIMED)
+            write_journal(db, [line])
+            before = State.PENDING
         if before not in _TAKING:
             continue
         heads += map(head_of, _hold(db, "?", [key], worker, lease, now))

@@ -113,12 +113,13 @@ class FaultyStore:
         *,
         brokers: Sequence[str] | None = None,
         lease: timedelta = LEASE,
+        reclaim: bool = False,
     ) -> list[LetterHead]:
         """Take."""
         self._edge.watch.taking(worker, ids)
         return await self._verb(
             "take",
-            lambda: self._store.take(ids, worker, brokers=brokers, lease=lease),
+            lambda: self._store.take(ids, worker, brokers=brokers, lease=lease, reclaim=reclaim),
             _short(ids),
             brokers=brokers,
         )
@@ -192,12 +193,20 @@ class FaultyStore:
         await self._read("record", lambda: self._store.record(operation_id, outcomes), about)
 
     async def run_operation(
-        self, operation_id: str, runner: str, *, lease: timedelta = LEASE, resume: bool = True
+        self,
+        operation_id: str,
+        runner: str,
+        *,
+        lease: timedelta = LEASE,
+        resume: bool = True,
+        replaces: str | None = None,
     ) -> bool:
         """Run an operation."""
         return await self._read(
             "run_operation",
-            lambda: self._store.run_operation(operation_id, runner, lease=lease, resume=resume),
+            lambda: self._store.run_operation(
+                operation_id, runner, lease=lease, resume=resume, replaces=replaces
+            ),
             runner,
         )
 

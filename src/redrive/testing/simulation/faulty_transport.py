@@ -18,7 +18,16 @@ from redrive.letters.verdict import QUEUE
 from redrive.testing.simulation.edges import Edge
 from redrive.testing.simulation.faults import ACCEPTING, BURYING, RECEIVING, SENDING, Kind
 from redrive.testing.simulation.watch import short
-from redrive.transports.base import Capabilities, Death, Delivery, Outcomes, Publication, Release, Source
+from redrive.transports.base import (
+    Capabilities,
+    Death,
+    Delivery,
+    Outcomes,
+    Publication,
+    Release,
+    Source,
+    TargetState,
+)
 from redrive.transports.memory import MemoryBroker, MemoryDelivery, MemoryReceiver, MemoryTransport
 
 T = TypeVar("T")
@@ -269,6 +278,10 @@ class FaultyTransport:
             return answer
 
         return await self._edge.step("taken_until", ask, BrokerUnreachableError, about=source)
+
+    async def target_state(self, source: str, group: str = "") -> TargetState:
+        """Whether messages would be accepted and received."""
+        return await self._transport.target_state(source, group)
 
     async def unreachable(self, consumers: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], str]:
         """Who would never receive anything."""

@@ -3,6 +3,8 @@
 import asyncio
 from datetime import timedelta
 
+import pytest
+
 from redrive.letters import (
     DeadLetter,
     Hold,
@@ -141,6 +143,39 @@ class Claiming(Ground):
         taken = await store.take(ids, "w", brokers=["mail", "shop", "other"])
         assert [head.broker for head in taken] == ["shop", "mail"]
         assert [head.broker for head in await store.take(ids, "w", brokers=None)] == ["events"]
+
+    @pytest.mark.parametrize("passed", [MINUTE / 2, MINUTE * 2], ids=["lease runs", "lease expired"])
+    async def test_s10_reclaim_claims_unsent_letters_of_the_same_worker_again(
+        self, store: Store, clock: ManualClock, passed: timedelta
+    ) -> None:
+        # Given letters of one worker, one of them sent, and a letter of another worker
+        await store.add(letters(4))
+        ids = [head.id for head in (await store.page()).heads]
+        own = await store.take(ids[:2], "w", lease=MINUTE)
+        sent = await store.take(ids[2:3], "w", lease=MINUTE)
+        await store.extend([head.hold for head in sent], lease=MINUTE, sent=True)
+        await store.take(ids[3:], "other", lease=MINUTE)
+        clock.advance(passed)
+        # When the worker takes all of them, without and with `reclaim`
+        assert await store.take(ids, "w", lease=MINUTE) == []
+        again = await store.take(ids, "w", lease=MINUTE, reclaim=True)
+        # Then it has its own that were not sent, under a new fence, and no redrive is counted
+        assert [(head.id, head.fence) for head in again] == [(head.id, head.fence + 1) for head in own]
+        assert {(head.state, head.locked_by, head.dlq_retry_count) for head in again} == {
+            (State.PROCESSING, "w", 0)
+        }
+        assert {head.lease_until for head in again} == {clock.now() + MINUTE}
+        # And the claims of before are over
+        assert await store.extend([head.hold for head in own], lease=MINUTE) == [False, False]
+        assert await store.extend([head.hold for head in again], lease=MINUTE, sent=True) == [True, True]
+
+    async def test_s10_a_reclaim_is_a_release_and_a_claim_in_the_change_log(self, store: Store) -> None:
+        await store.add([a_letter()])
+        await store.take([a_letter().id], "w", lease=MINUTE)
+        await store.take([a_letter().id], "w", lease=MINUTE, reclaim=True)
+        steps = [(line.action, line.before, line.after) for line in await store.journal()]
+        claim = ("claim", State.PENDING, State.PROCESSING)
+        assert steps == [claim, ("release", State.PROCESSING, State.PENDING), claim]
 
     async def test_s11_a_running_lease_can_be_extended(self, store: Store, clock: ManualClock) -> None:
         await store.add([a_letter()])

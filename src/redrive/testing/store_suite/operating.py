@@ -209,6 +209,15 @@ class Operating(Ground):
         assert not await store.run_operation("op-1", "r1", lease=MINUTE)
         assert (await store.operation("op-1")).runner == "r2"
 
+    async def test_s41_a_runner_that_has_ended_is_replaced_at_once(self, store: Store) -> None:
+        await store.begin(an_operation(), LIST)
+        assert await store.run_operation("op-1", "r1", lease=MINUTE)
+        assert not await store.run_operation("op-1", "r3", lease=MINUTE, replaces="r2")
+        assert await store.run_operation("op-1", "r2", lease=MINUTE, replaces="r1")
+        assert (await store.operation("op-1")).runner == "r2"
+        assert not await store.run_operation("op-1", "r3", lease=MINUTE, replaces="r1")
+        assert not await store.run_operation("op-1", "r1", lease=MINUTE, resume=False)
+
     async def test_s41_asking_again_moves_the_end_of_the_lease(
         self, store: Store, clock: ManualClock
     ) -> None:

@@ -1,4 +1,4 @@
-"""T23 to T25: redriving."""
+"""T23 to T26: redriving."""
 
 import asyncio
 from datetime import timedelta
@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from redrive.clock import SystemClock
+from redrive.errors import SourceMissingError
 from redrive.testing.transport_suite.ground import PATIENCE, Ground, all_done, numbered
 from redrive.transports.base import Release, Source, Transport
 
 
 class Redriving(Ground):
-    """T23 to T25: redriving."""
+    """T23 to T26: redriving."""
 
     # --- cluster_id ---------------------------------------------------------------------------------------
 
@@ -122,6 +123,30 @@ class Redriving(Ground):
         self.needs(transport.capabilities.broadcast, "consumer groups")
         source = await self._make_consumed(transport)
         assert await transport.taken_until(source.name) is None
+
+    # --- target_state -------------------------------------------------------------------------------------
+
+    async def test_t26_target_state_tells_depth_consumers_and_no_alarm(self, transport: Transport) -> None:
+        source = await self._make_consumed(transport)
+        name, group = _consumer(source)
+        await self.fill(transport, source, numbered(3))
+        waiting = await transport.target_state(name, group)
+        assert (waiting.depth, waiting.alarm) == (3, None)
+        assert waiting.consumers in {0, None}
+        receiver = await transport.receiver(source)
+        receiver.accept(await self.take(receiver, 3))
+        found = waiting
+        for _ in range(int(PATIENCE / 0.02)):
+            found = await transport.target_state(name, group)
+            if found.depth == 0 and found.consumers != 0:
+                break
+            await asyncio.sleep(0.02)
+        assert found.depth == 0
+        assert found.consumers in {1, None}
+
+    async def test_t26_target_state_of_a_missing_source_is_an_error(self, transport: Transport) -> None:
+        with pytest.raises(SourceMissingError):
+            await transport.target_state(f"missing-{token_hex(4)}")
 
     # --- unreachable --------------------------------------------------------------------------------------
 

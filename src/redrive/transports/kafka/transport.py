@@ -18,7 +18,7 @@ from redrive.errors import (
     TransportClosedError,
 )
 from redrive.letters import Message
-from redrive.transports.base import Capabilities, Outcomes, Publication, Source
+from redrive.transports.base import Capabilities, Outcomes, Publication, Source, TargetState
 from redrive.transports.kafka import looking
 from redrive.transports.kafka.copies import Writer
 from redrive.transports.kafka.delivery import NAME
@@ -157,6 +157,15 @@ class KafkaTransport:
             return []
         records = await asyncio.to_thread(looking.first_records, self._url, source, found, count, _LIBRDKAFKA)
         return [message_of(record, pairs_of(record)) for record in records]
+
+    async def target_state(self, source: str, group: str = "") -> TargetState:
+        """How far the group is behind, and whether it has members; without a group neither is known."""
+        topics = self._opened().topics
+        found = await looking.waiting(topics, group or self._group_of(source), source)
+        if not group:
+            return TargetState()
+        active = await topics.active_groups()
+        return TargetState(depth=sum(seen.total for seen in found.values()), consumers=int(group in active))
 
     async def taken_until(self, source: str, group: str = "") -> timedelta | None:
         """T24. Without a group it cannot be said: every group takes each record for itself."""

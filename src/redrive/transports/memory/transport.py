@@ -17,7 +17,7 @@ from redrive.errors import (
     TransportClosedError,
 )
 from redrive.letters import Message
-from redrive.transports.base import Capabilities, Outcomes, Publication, Source, Target
+from redrive.transports.base import Capabilities, Outcomes, Publication, Source, Target, TargetState
 from redrive.transports.memory.broker import MemoryBroker
 from redrive.transports.memory.receiver import NAME, MemoryReceiver
 
@@ -99,6 +99,11 @@ class MemoryTransport:
         """T25. A queue keeps what is sent to it until somebody consumes it."""
         self._check_open()
         return {}
+
+    async def target_state(self, source: str, group: str = "") -> TargetState:  # noqa: ARG002  it has no groups
+        """T26."""
+        self._check_open()
+        return TargetState(depth=self.broker.queue(source).depth())
 
     async def provision(self, sources: Sequence[Source]) -> None:
         """Make the queues and those of their dead letters."""

@@ -11,10 +11,12 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
+from secrets import token_hex
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import quote
 
 from redrive.amqp import methods as m
+from redrive.amqp.properties import NO_PROPERTIES
 from redrive.clock import Clock
 from redrive.errors import (
     BrokerUnreachableError,
@@ -23,7 +25,7 @@ from redrive.errors import (
 )
 from redrive.letters import Message
 from redrive.rules.durations import format_duration
-from redrive.transports.base import Capabilities, Outcomes, Publication, Source
+from redrive.transports.base import Capabilities, Outcomes, Publication, Source, TargetState
 from redrive.transports.rabbitmq.backlog import Backlogs
 from redrive.transports.rabbitmq.delivery import NAME
 from redrive.transports.rabbitmq.envelope import seal_publication
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 
 _TO_LOG: Final = to_log(logging.getLogger("redrive.transports.rabbitmq"))
 _CLOSED: Final = "the transport was closed"
+_ALARM_TIMEOUT: Final = timedelta(seconds=5)
+_ALARM_INTERVAL: Final = timedelta(milliseconds=50)
 
 
 class RabbitTransport:
@@ -172,6 +176,35 @@ class RabbitTransport:
         """None of them: a queue keeps what is sent to it, and a publish to a queue that does not exist fails."""
         self._check_open()
         return {}
+
+    async def target_state(self, source: str, group: str = "") -> TargetState:  # noqa: ARG002  it has no groups
+        """What the queue says of itself, and the alarm of the broker."""
+        async with (await self._link()).channel() as channel:
+            queue = await channel.call(m.QueueDeclare(source, passive=True), m.QueueDeclareOk)
+        return TargetState(
+            depth=queue.message_count, consumers=queue.consumer_count, alarm=await self._find_alarm()
+        )
+
+    async def _find_alarm(self) -> str | None:
+        """Why the broker accepts no messages; None: it accepts them, or does not say.
+
+        A broker announces an alarm to connections that publish. So this publishes a message that no queue receives: it
+        is returned, unless there is an alarm.
+        """
+        _, publisher = self._opened()
+        nowhere = Outgoing("", f"redrive.probe.{token_hex(8)}", NO_PROPERTIES, b"")
+        probing = asyncio.ensure_future(publisher.publish([nowhere]))
+        try:
+            for _ in range(int(_ALARM_TIMEOUT / _ALARM_INTERVAL)):
+                link = None if self._publishing is None else self._publishing.current
+                if link is not None and link.blocked is not None:
+                    return link.blocked
+                done, _ = await asyncio.wait({probing}, timeout=_ALARM_INTERVAL.total_seconds())
+                if done:
+                    break
+            return None
+        finally:
+            probing.cancel()
 
     def _new_viewer(self, publisher: Publisher) -> "Viewer":
         from redrive.transports.rabbitmq.looking import Limits, Viewer  # noqa: PLC0415  # only who looks needs it
