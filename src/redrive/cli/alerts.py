@@ -1,7 +1,7 @@
-"""`redrive alerts`: what is wrong now, who takes care of it, and does everybody hear of it?
+"""`redrive alerts`: list and acknowledge incidents, show the rules, and test the notifiers.
 
-Incidents are read and acknowledged where servers have written them down, in the store. Rules and notifiers are those
-of the settings that this command has read; a server that runs has those with which it was started.
+Incidents are read from the store, where servers keep them. Rules and notifiers are those of the settings that this
+command reads; a running server has those that it was started with.
 """
 
 import asyncio
@@ -40,12 +40,12 @@ from redrive.watch.alerts.written import Document, Written
 _COLOURS: Final = {Severity.WARNING: "yellow", Severity.CRITICAL: "red"}
 _MOST_OVER: Final = 20  # that people are shown; programs get all
 _LONGEST_NAME: Final = 200
-_TEST: Final = "TEST: somebody tries whether alerts arrive. Nothing has happened, and there is nothing to do."
+_TEST: Final = "TEST: this is a test alert of redrive. No action is required."
 
 
 @click.group("alerts", cls=ListByDefault)
 def command() -> None:
-    """See and acknowledge incidents; try how alerts are told. Without a command: list.
+    """List and acknowledge incidents, and test notifiers. Without a command: list.
 
     \b
     Examples:
@@ -69,7 +69,7 @@ def list_(
     server: str | None,
     for_programs: bool,  # noqa: FBT001
 ) -> None:
-    """List the open incidents, the worst and oldest first.
+    """List the open incidents, the most severe and oldest first.
 
     \b
     Examples:
@@ -142,7 +142,7 @@ def _data(incident: Incident) -> dict[str, Any]:
 
 @command.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@click.option("--by", metavar="NAME", help="Who takes care; without it whoever is logged in.")
+@click.option("--by", metavar="NAME", help="Who acknowledges; default: the user who is logged in.")
 @common
 @click.pass_obj
 def ack(
@@ -152,7 +152,7 @@ def ack(
     server: str | None,
     for_programs: bool,  # noqa: FBT001  click passes flags by name
 ) -> None:
-    """Acknowledge open incidents. Somebody takes care, so nobody is told again unless it becomes worse.
+    """Acknowledge open incidents. No further alerts are sent unless they become worse, or recover.
 
     \b
     Examples:
@@ -162,9 +162,9 @@ def ack(
     The beginning of an id is enough. If one of several is not open, none is acknowledged.
     """
     name = actor() if by is None else by.strip()
-    check_name("the name of who takes care", name)
+    check_name("the name given by --by", name)
     if len(name) > _LONGEST_NAME:
-        raise SettingsError(f"the name of who takes care is longer than {_LONGEST_NAME} characters")
+        raise SettingsError(f"the name given by --by is longer than {_LONGEST_NAME} characters")
 
     async def work(store: Store, _settings: Settings) -> list[Incident]:
         now = SystemClock().now()
@@ -200,7 +200,7 @@ def _open_id(book: Book, beginning: str) -> str:
         )
     if any(incident.id.startswith(said) for incident in book.over):
         raise IncidentNotFoundError(
-            f"the incident '{beginning:.60}' is over; nobody has to take care any more"
+            f"the incident '{beginning:.60}' is over; there is nothing to acknowledge"
         )
     raise IncidentNotFoundError(f"no open incident has an id that begins with '{beginning:.60}'")
 
@@ -255,7 +255,7 @@ def test(
 def _chosen(settings: Settings, names: Sequence[str]) -> tuple[NotifySettings, ...]:
     known = {one.name: one for one in settings.notify}
     if not known:
-        raise SettingsError("there is nobody to tell; write a [[notify]] in the settings")
+        raise SettingsError("no notifiers are configured; add a [[notify]] table to the settings")
     for name in names:
         if name not in known:
             raise SettingsError(f"no notifier has the name '{name:.60}'{use_instead(name, known)}")

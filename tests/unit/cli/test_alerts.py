@@ -192,10 +192,10 @@ def test_several_are_acknowledged_by_the_beginnings_of_their_ids_each_once(full:
         (2, ["i-aa"], "several open incidents have ids that begin with 'i-aa'; write more of it"),
         (2, [""], "an id is empty"),
         (2, [], "ID..."),
-        (2, ["i-cc33", "--by", ""], "the name of who takes care is empty"),
-        (2, ["i-cc33", "--by", "  "], "the name of who takes care is empty"),
+        (2, ["i-cc33", "--by", ""], "the name given by --by is empty"),
+        (2, ["i-cc33", "--by", "  "], "the name given by --by is empty"),
         (2, ["i-cc33", "--by", "x" * 201], "longer than 200 characters"),
-        (2, ["i-cc33", "--by", "\udcff"], "the name of who takes care"),
+        (2, ["i-cc33", "--by", "\udcff"], "the name given by --by"),
         (2, ["i-cc33", "--bye", "x"], "--by"),
     ],
 )
@@ -274,8 +274,8 @@ CHAT = "[[notify]]\nname = 'chat'\nkind = 'slack'\nurl = 'http://127.0.0.1:1/T0/
 @pytest.mark.parametrize(
     ("words", "settings", "says"),
     [
-        (["test"], "", "there is nobody to tell; write a [[notify]] in the settings"),
-        (["test", "chat"], "", "there is nobody to tell"),
+        (["test"], "", "no notifiers are configured; add a [[notify]] table to the settings"),
+        (["test", "chat"], "", "no notifiers are configured"),
         (["test", "chatt"], CHAT, "no notifier has the name 'chatt'; did you mean 'chat'?"),
         (["test", "chat", "zzz"], CHAT, "no notifier has the name 'zzz'; use one of chat"),
         (["test", ""], CHAT, "no notifier has the name ''"),

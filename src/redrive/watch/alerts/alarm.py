@@ -1,8 +1,7 @@
-"""Which alerts follow from what was measured?
+"""Evaluate measurements: update the incidents, and return the alerts.
 
-The incidents of all rules and subjects stand in a `Book`. What was measured goes in, alerts come out, in the order in
-which they are to be told. Nothing here knows a clock or tells anybody: time is passed in, the book is for others to
-make durable, and the alerts are for others to send.
+The incidents of all rules and subjects are in a `Book`. Measurements go in, alerts come out in the order in which they
+are to be sent. There is no clock and no I/O here: time is passed in, and others store the book and send the alerts.
 
 A cause is evaluated before its consequences, and while a cause is found, even if only suspected, consequences at the
 same broker are not evaluated. A subject that was not measured stays as it is. Incidents of one broker never touch those
