@@ -269,12 +269,17 @@ async def test_an_outage_is_waited_for_until_the_system_is_well(broker_url: str,
             await way.send(b"one")
             (letter,) = await way.until_letters(1)
             assert letter.strategy == "conditional"
-            for health in (Health(cpu=0.95), Health(memory=0.9), Health(database_reachable=False)):
+            for health, gate in (
+                (Health(cpu=0.95), "cpu"),
+                (Health(memory=0.9), "memory"),
+                (Health(database_reachable=False), "database"),
+            ):
                 way.health = health
                 way.clock.advance(MINUTE)
-                assert await way.worker.turn() == 1
+                assert await way.worker.turn() == 0
                 letter = await way.the_letter()
                 assert (letter.state, letter.dlq_retry_count) == (State.PENDING, 0), "nothing was tried"
+                assert letter.waits_for == gate
             way.health = Health(cpu=0.2, memory=0.2)
             for _ in range(3):  # one that dies three times opens the breaker of its source
                 way.clock.advance(MINUTE)

@@ -29,6 +29,7 @@ from redrive.recover import worker as recovering
 from redrive.recover.confirmer import Confirmer
 from redrive.stores import memory
 from redrive.stores.base import Rescued
+from redrive.stores.gates import Gate
 from redrive.stores.memory import MemoryStore
 from redrive.testing.simulation import simulate
 from redrive.testing.simulation.faults import BURYING, Kind
@@ -247,12 +248,12 @@ async def nothing_is_overdue(self: MemoryStore, **_options: Any) -> list[LetterH
 
 
 async def claims_for_any_broker(
-    self: MemoryStore, worker: str, broker: str, limit: int, lease: timedelta
+    self: MemoryStore, worker: str, broker: str, limit: int, lease: timedelta, gates: Sequence[Gate]
 ) -> list[LetterHead]:
     brokers = dict.fromkeys((broker, *(letter.broker for letter in self._letters.values())))
     claimed: list[LetterHead] = []
     for each in brokers:
-        claimed += await CLAIM(self, worker, each, limit - len(claimed), lease)
+        claimed += await CLAIM(self, worker, each, limit - len(claimed), lease, gates)
     return claimed
 
 

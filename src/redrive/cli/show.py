@@ -143,6 +143,8 @@ def _lines(letter: DeadLetter, journal: list[JournalLine], *, body: bool, stack:
     ]
     if str(letter.state) == "dlq_pending":
         rows.append(("due", f"{letter.next_retry_at:%Y-%m-%d %H:%M:%S} UTC, {ago(letter.next_retry_at)}"))
+        if letter.waits_for:
+            rows.append(("waits for", letter.waits_for))
     if letter.locked_by:
         rows.append(("claimed by", letter.locked_by + (", waits for its verdict" if letter.sent_at else "")))
     if letter.system_state is not None:

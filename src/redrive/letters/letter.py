@@ -104,6 +104,7 @@ class LetterHead(msgspec.Struct, frozen=True, kw_only=True):
     sent_at: datetime | None = None  # redriven, its verdict is awaited (E5)
     presumed: bool = False  # resolved by evidence that the message was taken, not by a verdict
     unconfirmed: bool = False  # redriven, and neither a verdict nor a death came in time
+    waits_for: str | None = None  # due, but stopped by this gate, such as `breaker:orders`
 
     @property
     def hold(self) -> Hold:

@@ -41,6 +41,11 @@ class Breakers:
         breaker = self._breakers.get(source)
         return breaker is None or breaker.wait(self._clock.monotonic()) is None
 
+    def no_probe(self, source: str) -> None:
+        """The probe that was admitted was not sent: the next letter may go instead."""
+        if (breaker := self._breakers.get(source)) is not None:
+            breaker.no_probe()
+
     def open_sources(self) -> tuple[str, ...]:
         """The sources for which letters are held back."""
         return tuple(source for source, breaker in self._breakers.items() if breaker.is_open)

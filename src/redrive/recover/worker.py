@@ -1,10 +1,11 @@
 """Redrive letters that are due.
 
-    claim → strategy → redrive (durable) → marked as sent, waiting for its verdict
+    conditions → claim → strategy → redrive (durable) → marked as sent, waiting for its verdict
 
-A worker claims a batch of letters of its broker, asks the rules what to do with each, publishes those that are to go
-in one batch, and records what it did. The letter stays `dlq_processing` until the verdict timeout: a verdict resolves
-it, a second death brings it back, and when neither comes it is unconfirmed (see `confirmer`).
+A worker asks `admission` which letters have to wait, claims a batch of the others, asks the rules what to do with each,
+publishes those that are to go in one batch, and records what it did. The letter stays `dlq_processing` until the
+verdict timeout: a verdict resolves it, a second death brings it back, and when neither comes it is unconfirmed (see
+`confirmer`).
 
 Any number of workers in any number of processes share the letters: a claim has a lease and a fence, a heartbeat
 extends the lease while a batch is under way, and a worker that has lost its lease can write nothing. It does not know
@@ -12,7 +13,7 @@ stores nor brokers, only their contracts.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -21,18 +22,10 @@ import msgspec
 from redrive.clock import Clock, pause, until_first
 from redrive.errors import LetterNotFoundError, RedriveError, StoreError
 from redrive.letters import DeadLetter, Hold, LetterHead
+from redrive.recover.admission import Admission
 from redrive.recover.breaker import Breakers
 from redrive.recover.health import Measure
-from redrive.rules import (
-    Check,
-    Exhausted,
-    Health,
-    Strategy,
-    StrategyOptions,
-    choose,
-    in_words,
-    unmet_conditions,
-)
+from redrive.rules import Exhausted, Health, Strategy, StrategyOptions, choose
 from redrive.stores.base import LEASE, Store
 from redrive.stores.changes import Exhaust, Outcome, Park, Release, Settlement
 from redrive.transports.base import Transport
@@ -60,7 +53,7 @@ class WorkerCounts(msgspec.Struct):
     not_sent: int = 0
     parked: int = 0
     exhausted: int = 0
-    waiting: int = 0  # conditions that were not met
+    waiting: int = 0  # claimed, and given back because a condition does not hold
     undeliverable: int = 0  # no consumer would have received them
     stale: int = 0  # writes that came after the lease was lost
 
@@ -80,21 +73,27 @@ class Worker:
         clock: Clock,
         breakers: Breakers,
         measure: Measure = Health,
+        admission: Admission | None = None,
         trouble: Callable[[str, Exception], None] = lambda _what, _error: None,
     ) -> None:
+        """`admission` is shared by the workers of one process; without it, one is made of `breakers` and `measure`."""
         self._store = store
         self._transport = transport
         self._broker = broker or transport.kind
         self._strategy = strategy
         self._options = options
         self._clock = clock
-        self._breakers = breakers
-        self._measure = measure
+        self._admission = admission or Admission(clock, strategy, breakers, measure=measure)
         self._trouble = trouble
         self._wake = asyncio.Event()
         self.name = name
         self.counts = WorkerCounts()
-        self.undeliverable: dict[str, str] = {}  # source → why its redrives would reach no consumer
+        self._consumers_checked_at: timedelta | None = None
+
+    @property
+    def undeliverable(self) -> dict[str, str]:
+        """Sources whose redrives would reach no consumer, with the reason."""
+        return {source: reason for (source, _), reason in self._admission.unreachable.items()}
 
     def wake(self) -> None:
         """Something became due: look now, not at the next poll."""
@@ -103,26 +102,64 @@ class Worker:
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set."""
         while not stop.is_set():
-            if await self.turn() == self._options.batch:
+            if await self.turn():
                 continue  # there may be more
             self._wake.clear()
-            await until_first(self._wake.wait(), pause(self._clock, self._options.poll, stop))
+            wait = self._admission.pause(self._options.poll)
+            await until_first(self._wake.wait(), pause(self._clock, wait, stop))
 
     async def turn(self) -> int:
-        """Claim once and see to what was claimed; how many letters that were."""
-        heads = await self._store.claim(
-            self.name, broker=self._broker, limit=self._options.batch, lease=self._options.lease
-        )
+        """Claim once and process what was claimed; how many letters that were."""
+        await self._check_consumers()
+        heads = await self._claim()
         if heads:
             self.counts.claimed += len(heads)
             beating = asyncio.create_task(self._heartbeat([head.hold for head in heads]))
             try:
-                await self._see_to(heads)
+                await self._process(heads)
             finally:
                 beating.cancel()
         return len(heads)
 
-    async def _see_to(self, heads: Sequence[LetterHead]) -> None:
+    async def _claim(self) -> list[LetterHead]:
+        """Letters that are due and that nothing holds back."""
+        reservation = self._admission.reserve(self._options.batch)
+        heads: list[LetterHead] = []
+        try:
+            heads = await self._store.claim(
+                self.name,
+                broker=self._broker,
+                limit=self._options.batch,
+                lease=self._options.lease,
+                gates=reservation.gates,
+            )
+        finally:
+            self._admission.settle(reservation, heads)
+        return heads
+
+    async def _check_consumers(self) -> None:
+        """See whether consumers that could not receive redrives can do so now."""
+        known = sorted(self._admission.unreachable)
+        now = self._clock.monotonic()
+        checked_at = self._consumers_checked_at
+        if not known or (checked_at is not None and now - checked_at < self._strategy.recheck):
+            return
+        self._consumers_checked_at = now
+        reasons = await self._unreachable(known)
+        for consumer in known:
+            if consumer in reasons:
+                self._admission.unreachable[consumer] = reasons[consumer]
+            else:
+                self._admission.unreachable.pop(consumer, None)
+
+    async def _unreachable(self, consumers: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], str]:
+        try:
+            return await self._transport.unreachable(consumers)
+        except RedriveError as error:
+            self._trouble("cannot see whether consumers would receive redrives", error)
+            return dict.fromkeys(consumers, f"cannot see whether its consumer would receive it: {error}")
+
+    async def _process(self, heads: Sequence[LetterHead]) -> None:
         now = self._clock.now()
         letters = await self._store.load([head.id for head in heads])
         going: list[DeadLetter] = []
@@ -135,7 +172,7 @@ class Worker:
                 raise StoreError(
                     f"letter {letter.id} of broker '{letter.broker}' was claimed for '{self._broker}'"
                 )
-            outcome = self._instead_of_sending(letter, now)
+            outcome = self._reason_to_hold(letter, now)
             if outcome is None:
                 going.append(letter)
             else:
@@ -153,26 +190,21 @@ class Worker:
     ) -> tuple[list[DeadLetter], list[Settlement]]:
         """The letters whose consumers can receive them, and the release of those whose cannot."""
         consumers = {letter.id: addressee(letter, self._options.sending)[1:] for letter in letters}
-        wanted = sorted(set(consumers.values()))
-        try:
-            reasons = await self._transport.unreachable(wanted)
-        except RedriveError as error:
-            self._trouble("cannot see whether consumers would receive redrives", error)
-            reasons = dict.fromkeys(wanted, f"cannot see whether its consumer would receive it: {error}")
+        reasons = await self._unreachable(sorted(set(consumers.values())))
         going: list[DeadLetter] = []
         held: list[Settlement] = []
         for letter in letters:
             reason = reasons.get(consumers[letter.id])
             if reason is None:
-                self.undeliverable.pop(letter.source, None)
                 going.append(letter)
             else:
                 self.counts.undeliverable += 1
-                self.undeliverable[letter.source] = reason
+                # The letter's own place: that is what the gate of the next claim compares.
+                self._admission.unreachable[letter.source, letter.consumer_group or ""] = reason
                 held.append(Settlement(letter.hold, Release(at=now + self._strategy.recheck, detail=reason)))
         return going, held
 
-    def _instead_of_sending(self, letter: DeadLetter, now: datetime) -> Outcome | None:
+    def _reason_to_hold(self, letter: DeadLetter, now: datetime) -> Outcome | None:
         """What becomes of a letter that is not sent back now; None: it is."""
         plan = choose(letter.kind, attempts_of(letter), now, None, self._strategy, failure=letter.failure)
         if isinstance(plan, Exhausted):
@@ -185,20 +217,12 @@ class Worker:
         if plan.strategy is Strategy.MANUAL:
             self.counts.parked += 1
             return Park(strategy=name, detail=f"a person has to look at it ({plan.rule})")
-        if plan.strategy is Strategy.CONDITIONAL:
-            unmet = unmet_conditions(self._health(letter.source), self._strategy)
-            if unmet:
-                self.counts.waiting += 1
-                detail = f"waits: {in_words(unmet)}"
-                return Release(at=now + self._strategy.recheck, strategy=name, detail=detail)
-        elif not self._breakers.admits(letter.source):
+        # The claim has checked the strategy that the store knows. Rules and settings may have changed since.
+        gate = self._admission.holds_back(plan.strategy) if name != letter.strategy else None
+        if gate is not None:
             self.counts.waiting += 1
-            detail = f"waits: {in_words([Check.BREAKER_CLOSED])}"
-            return Release(at=now + self._strategy.recheck, strategy=name, detail=detail)
+            return Release(at=now + self._strategy.recheck, strategy=name, detail=f"waits for {gate}")
         return None
-
-    def _health(self, source: str) -> Health:
-        return msgspec.structs.replace(self._measure(), breaker_closed=self._breakers.admits(source))
 
     async def _send(self, letters: Sequence[DeadLetter]) -> None:
         messages = [publication(letter, letter.hold, self._options.sending) for letter in letters]
@@ -207,6 +231,8 @@ class Worker:
         except RedriveError as error:
             outcomes = [error] * len(letters)
         sent = [letter for letter, error in zip(letters, outcomes, strict=True) if error is None]
+        accepted = {letter.source for letter in sent}
+        self._admission.published({letter.source: letter.source in accepted for letter in letters})
         await self.mark_as_sent([letter.hold for letter in sent])
         later = self._clock.now() + _NOT_SENT
         failed = [

@@ -181,7 +181,7 @@ _WORDS: Final[Mapping[Check, str]] = MappingProxyType(
         Check.BREAKER_CLOSED: "what is sent there dies again",
         Check.CPU_LOW: "the CPU is too busy",
         Check.MEMORY_LOW: "the memory is too full",
-        Check.DATABASE_REACHABLE: "the store cannot be reached",
+        Check.DATABASE_REACHABLE: "a database cannot be reached",
     }
 )
 

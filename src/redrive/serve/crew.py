@@ -24,9 +24,13 @@ from redrive.collect import Collector, VerdictCollector
 from redrive.collect.reading import Reader
 from redrive.formats.conventions import with_own
 from redrive.letters import State
+from redrive.recover.admission import Admission
 from redrive.recover.breaker import Breakers, HoldBackOptions
+from redrive.recover.change_log import ChangeLogOptions, ChangeLogRetention
+from redrive.recover.conditions import Conditions, with_secrets
 from redrive.recover.confirmer import Confirmer
 from redrive.recover.health import HostHealth
+from redrive.recover.rates import RateLimits
 from redrive.recover.rescuer import Rescuer
 from redrive.recover.retention import Retention, RetentionOptions
 from redrive.recover.service import Service
@@ -106,6 +110,21 @@ class Crew:
             batch=settings.collect.batch,
             resolved=lambda verdict: self.breakers.succeeded(verdict.source),
         )
+        self.conditions = Conditions(
+            with_secrets(settings.conditions), clock, held=self._wake, clean=settings.redactor().clean
+        )
+        self.admission = Admission(
+            clock,
+            self._strategy,
+            self.breakers,
+            measure=HostHealth(clock, self.conditions.database_reachable),
+            conditions=self.conditions,
+            rates=RateLimits(
+                clock,
+                settings.recover.rate,
+                {one.name: one.redrive_rate for one in settings.sources if one.redrive_rate is not None},
+            ),
+        )
         self.workers = [self._a_worker(number) for number in range(1, settings.recover.workers + 1)]
         self.confirmer = Confirmer(
             store,
@@ -127,6 +146,15 @@ class Crew:
             rescued=self._rescued,
         )
         self.retention = Retention(store, clock, _retention(settings), trouble=trouble)
+        self.change_log = ChangeLogRetention(
+            store,
+            clock,
+            ChangeLogOptions(
+                age=settings.retention.change_log,
+                max_bytes=settings.retention.change_log_bytes,
+                every=settings.retention.every,
+            ),
+        )
         self.discovery = discover and Discovery(
             discover, tuple(self.collectors), self._discovered, clock, trouble
         )
@@ -134,10 +162,13 @@ class Crew:
             self.registration,
             self.rescuer,
             self.retention,
+            self.change_log,
             self.awakening,
             self.alarms,
             self.delivering,
         ]
+        if settings.conditions:
+            of_the_store.append(self.conditions)
         of_the_broker: list[Service] = [*self.collectors.values(), self.verdicts, self.confirmer]
         if self.discovery is not None:
             of_the_broker.append(self.discovery)
@@ -250,7 +281,7 @@ class Crew:
             ),
             clock=self._clock,
             breakers=self.breakers,
-            measure=HostHealth(self._clock),
+            admission=self.admission,
             trouble=self._trouble,
         )
 
@@ -264,7 +295,7 @@ class Crew:
 
     def _undeliverable(self) -> dict[str, str]:
         """Sources whose redrives would reach no consumer, with the reason."""
-        return {source: reason for worker in self.workers for source, reason in worker.undeliverable.items()}
+        return {source: reason for (source, _), reason in self.admission.unreachable.items()}
 
     def _adopted(self, count: int) -> None:
         _LOG.info("letters assigned to broker broker=%s letters=%d", self.broker, count)

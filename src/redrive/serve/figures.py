@@ -40,6 +40,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     times: tuple[float, ...]  # seconds in the dead-letter queue, sorted
     incidents: dict[str, int]  # open ones, by severity
     unconfirmed: int  # letters
+    waiting: dict[str, int]  # letters by the condition that they wait for
 
 
 class Figures:
@@ -84,7 +85,10 @@ class Figures:
             ("not_sent", "letters that could not be sent back"),
             ("parked", "letters left to a person"),
             ("exhausted", "letters given up after too many redrives"),
-            ("waiting", "letters held back because a condition was not met"),
+            (
+                "waiting",
+                "letters claimed and given back because their strategy had changed and a condition was not met",
+            ),
             ("undeliverable", "letters held back because no consumer would have received them"),
             ("stale", "writes that came after their lease was lost"),
         ):
@@ -110,6 +114,11 @@ class Figures:
             "consumers_gone", "redrives whose consumer group was gone; pending again", confirmer.returned
         )
         yield _counter("deleted", "letters deleted because they were old", crew.retention.counts.deleted)
+        yield _counter(
+            "change_log_deleted",
+            "lines of the change log deleted because of age or size",
+            crew.change_log.deleted,
+        )
         yield _counter("archived", "failed letters put into files", crew.retention.counts.archived)
         yield _counter("crashed", "letters whose worker was gone", rescued["crashed"])
         yield _counter(
@@ -167,6 +176,7 @@ class Figures:
             types = await self._store.tally("error", Query((Condition("state", Op.IS, _OPEN),)))
             heads = (await self._store.page(_RESOLVED, limit=_LAST)).heads
             unconfirmed = await self._store.count(Query((Condition("unconfirmed", Op.IS, (1,)),)))
+            waiting = await self._store.tally("waits_for")
             severities = Counter(one.found.severity for one in (await self._crew.alarms.book()).open())
             self._known = Known(
                 states={str(state): states.get(state, 0) for state in State},
@@ -174,6 +184,7 @@ class Figures:
                 times=tuple(sorted((head.updated_at - head.created_at).total_seconds() for head in heads)),
                 incidents={str(severity): severities[severity] for severity in Severity},
                 unconfirmed=unconfirmed,
+                waiting=dict(sorted(waiting.items(), key=lambda item: -item[1])[:_MOST_TYPES]),
             )
             self._at = now
         return self._known
@@ -201,6 +212,12 @@ def _known(known: Known) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "redrive_letters_unconfirmed", "letters whose redrive nobody has confirmed", known.unconfirmed
     )
+    waiting = GaugeMetricFamily(
+        "redrive_letters_waiting", "due letters that wait for a condition, by its name", labels=["waits_for"]
+    )
+    for name, count in known.waiting.items():
+        waiting.add_metric([storable(name)], count)
+    yield waiting
     yield types
     yield incidents
     if known.times:

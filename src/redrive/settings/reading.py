@@ -9,8 +9,10 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from math import isfinite
 from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
 
-from redrive.errors import SettingsError, did_you_mean
+from redrive.errors import SettingsError, did_you_mean, use_instead
+from redrive.letters import Kind
 from redrive.rules import format_duration, parse_duration
 
 Read: TypeAlias = Callable[[Any], Any]
@@ -68,6 +70,38 @@ def moment(value: Any) -> datetime:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise SettingsError("wants a time with its zone and without quotes, such as 2026-11-15T22:00:00Z")
     return value
+
+
+def rate(value: Any) -> float:
+    """A number of events per second, above zero."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1_000_000:
+        raise SettingsError("must be a number per second above 0 and at most 1000000, such as 10 or 0.5")
+    return float(value)
+
+
+def kinds(value: Any) -> tuple[str, ...]:
+    """A list of failure kinds."""
+    for item in texts(value):
+        if item not in tuple(Kind):
+            raise SettingsError(f"'{item:.40}' is no failure kind{use_instead(item, tuple(Kind))}")
+    return tuple(value)
+
+
+def check_url(value: Any) -> str:
+    """The URL of something that can be checked."""
+    found = text(value)
+    if found.startswith("env:"):
+        return found
+    try:
+        parts = urlsplit(found)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise SettingsError(f"is not a URL: {error}") from None
+    if parts.scheme not in {"tcp", "http", "https", "postgresql", "postgres"} or not host:
+        raise SettingsError("must be tcp://HOST:PORT, http://…, https://… or postgresql://…")
+    if parts.scheme == "tcp" and port is None:
+        raise SettingsError("needs a port: tcp://HOST:PORT")
+    return found
 
 
 def yes_or_no(value: Any) -> bool:

@@ -18,12 +18,15 @@ from redrive.rules import parse_backoff
 from redrive.settings.reading import (
     Read,
     broker_name,
+    check_url,
     duration,
     durations,
     hours,
+    kinds,
     moment,
     number,
     one_of,
+    rate,
     share,
     table_of_texts,
     text,
@@ -36,6 +39,7 @@ from redrive.settings.values import (
     AlertSettings,
     BrokerSettings,
     CollectSettings,
+    ConditionSettings,
     ConsumeSettings,
     MaintenanceSettings,
     NotifySettings,
@@ -136,10 +140,13 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
                 "time_zone": Setting(text, "the zone of those hours, such as `Europe/Berlin`"),
                 "recheck": Setting(
                     duration(_SECOND, _DAY),
-                    "how often the conditional strategy looks again, and the first pause of a breaker that opens",
+                    "when letters with the conditional strategy are due, and the first pause of a breaker that opens",
                 ),
                 "cpu_below": Setting(share, "the conditional strategy waits for a CPU below this share"),
                 "memory_below": Setting(share, "the conditional strategy waits for memory below this share"),
+                "rate": Setting(
+                    rate, "redrives per second to each source by the workers of one server; unset: no limit"
+                ),
                 "workers": Setting(whole(0, 1000), "workers of `redrive serve`; 0: nothing is sent back by itself"),
                 "verdict_timeout": Setting(
                     duration(_SECOND, timedelta(days=30)),
@@ -176,6 +183,12 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
                 "archived": Setting(duration(_SECOND, _AGES), "archived letters are in files only after this time"),
                 "directory": Setting(text, "where those files are kept; unset: `archive` in the data directory"),
                 "every": Setting(duration(_SECOND, _DAY), "how often it looks"),
+                "change_log": Setting(
+                    duration(_SECOND, _AGES), "lines of the change log are deleted after this time"
+                ),
+                "change_log_bytes": Setting(
+                    whole(1_000_000, 2**47), "the oldest lines are deleted above this size in bytes"
+                ),
             },
         ),
         "collect": (
@@ -245,6 +258,7 @@ _SOURCE: Final[Mapping[str, Setting]] = MappingProxyType(
         "dead_letter_routing_key": Setting(text, "the routing key they get; unset: the message's own"),
         "queue_type": Setting(one_of("quorum", "classic"), "what `redrive provision` makes; unset: `quorum`"),
         "group": Setting(text, "Kafka: its consumer group, whose dead letters lie in `GROUP.dlq`"),
+        "redrive_rate": Setting(rate, "redrives per second to this source; unset: `recover.rate`"),
     }
 )
 _ALERT_RULE: Final[Mapping[str, Setting]] = MappingProxyType(
@@ -261,6 +275,20 @@ _ALERT_RULE: Final[Mapping[str, Setting]] = MappingProxyType(
         "off": Setting(yes_or_no, "whether it is not looked at"),
     }
 )
+_CONDITION: Final[Mapping[str, Setting]] = MappingProxyType(
+    {
+        "name": Setting(text, "what gates, logs and figures call it"),
+        "url": Setting(
+            check_url,
+            "what is checked: `tcp://HOST:PORT`, `http://…`, `https://…` or `postgresql://…`; `env:NAME` reads a"
+            " variable",
+        ),
+        "timeout": Setting(duration(_SOON, timedelta(minutes=1)), "a check that takes longer has failed"),
+        "every": Setting(duration(_SECOND, _HOUR), "how often it is checked"),
+        "sources": Setting(texts, "letters of these sources wait for it, whatever their strategy"),
+        "kinds": Setting(kinds, "letters with these failure kinds wait for it, whatever their strategy"),
+    }
+)  # fmt: skip
 _NOTIFY: Final[Mapping[str, Setting]] = MappingProxyType(
     {
         "name": Setting(text, "what logs and figures call it"),
@@ -310,6 +338,13 @@ LISTS: Final[Mapping[str, ListSetting]] = MappingProxyType(
         "sources": ListSetting("source", SourceSettings, _SOURCE, {"name": "the queue or topic"}, "name"),
         "alert_rules": ListSetting(
             "alert rule", AlertRuleSettings, _ALERT_RULE, {"name": "of the rule"}, "name"
+        ),
+        "conditions": ListSetting(
+            "condition",
+            ConditionSettings,
+            _CONDITION,
+            {"name": "of your choice", "url": "such as tcp://127.0.0.1:5432"},
+            "name",
         ),
         "notify": ListSetting(
             "notifier", NotifySettings, _NOTIFY, {"name": "of your choice", "kind": "mail, slack, …"}, "name"

@@ -91,6 +91,7 @@ class SourceSettings(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter_routing_key: str | None = None
     queue_type: str | None = None
     group: str | None = None
+    redrive_rate: float | None = None
 
 
 class RetrySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,6 +116,7 @@ class RecoverSettings(msgspec.Struct, frozen=True, kw_only=True):
     cpu_below: float = 0.80
     memory_below: float = 0.85
     workers: int = 2
+    rate: float | None = None
     verdict_timeout: timedelta = timedelta(hours=1)
 
 
@@ -135,6 +137,8 @@ class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True):
     archived: timedelta = timedelta(days=365)
     directory: str | None = None
     every: timedelta = timedelta(hours=1)
+    change_log: timedelta = timedelta(days=30)
+    change_log_bytes: int = 1_000_000_000
 
 
 class RedactSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,6 +173,21 @@ class AlertRuleSettings(msgspec.Struct, frozen=True, kw_only=True):
     confirm: int | None = None
     text: str | None = None
     off: bool = False
+
+
+class ConditionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A check that letters wait for; without sources and kinds, those with the conditional strategy do."""
+
+    name: str
+    url: str
+    timeout: timedelta = timedelta(seconds=2)
+    every: timedelta = timedelta(seconds=15)
+    sources: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+
+    def with_url(self, url: str) -> "ConditionSettings":
+        """The same check of another URL."""
+        return msgspec.structs.replace(self, url=url)
 
 
 class NotifySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,6 +234,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     serve: ServeSettings = ServeSettings()
     redact: RedactSettings = RedactSettings()
     alerts: AlertSettings = AlertSettings()
+    conditions: tuple[ConditionSettings, ...] = ()
     alert_rules: tuple[AlertRuleSettings, ...] = ()
     notify: tuple[NotifySettings, ...] = ()
     maintenance: tuple[MaintenanceSettings, ...] = ()

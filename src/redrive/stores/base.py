@@ -29,7 +29,8 @@ Settling
        as sent.
   S15  With another fence, without a claim, or after the lease of a letter that was not sent, it changes nothing and
        says so.
-  S16  Resolve, Retry and Exhaust count as a redrive and leave an attempt in the history; Park and Release do not.
+  S16  Resolve, Retry and Exhaust count as a redrive and leave an attempt in the history, with its strategy: that of the
+       letter, unless Resolve or Exhaust names another. Park and Release do not.
   S17  A failure shown with Retry, Exhaust or Park becomes the letter's failure; the message is never changed.
   S18  A settled letter is held by nobody, and it is no longer unconfirmed.
 
@@ -44,7 +45,8 @@ Changing
   S22  `apply` carries out one change on all letters named, or on none: an illegal step or an unknown id is an
        error and nothing has changed.
   S23  Only steps of `letters.lifecycle` happen, by whatever verb.
-  S24  A deleted letter is gone, body, attempts and notes included; its journal stays.
+  S24  A deleted letter is gone, body, attempts and notes included; its lines in the change log stay until they are
+       trimmed.
   S25  Every change after the add but a mere `extend` leaves a line in the journal, in the same transaction,
        with the actor's name; the lines of one call stand in the order of the letters it named.
 
@@ -100,17 +102,36 @@ Waiting for verdicts
 Brokers
   S51  `SetBroker` moves letters to another broker and leaves their state alone; for a letter that is being redriven it
        is an error.
+
+Waiting for conditions
+  S52  `claim` leaves out letters that one of its gates stops: they stay pending and due, and `waits_for` names the
+       first gate that stops them.
+  S53  A gate lets as many letters pass per claim as it says, by priority, then by age.
+  S54  Letters that wait at a gate that is open, or that a claim does not name, are claimed in their order (S6),
+       whichever process stopped them. Where another process stopped them, one claim may come before.
+  S55  Being stopped leaves no line in the change log and changes no other field. A claim that stops only letters that
+       wait already writes nothing.
+  S56  `take` claims letters that wait; a letter that is scheduled waits no longer.
+
+Trimming the change log
+  S57  `measure_change_log` gives the size of the next lines after a number, oldest first, and the number of the last of
+       them; where no line is left, that is the number asked for and the size is 0.
+  S58  `trim_change_log` looks at the next lines after a number, as long as they are older than a time or have at most a
+       given number, and deletes them. Lines of letters that are pending, processing or manual stay. It says where to go
+       on, and whether it is done.
+  S59  The numbers of deleted lines are not given again.
 """
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from redrive.errors import LetterNotFoundError
 from redrive.letters import DeadLetter, Hold, LetterHead, State
 from redrive.stores.changes import Change, Settlement
+from redrive.stores.gates import Gate
 from redrive.stores.memos import Memo
 from redrive.stores.operations import Group, Item, Operation, OperationState
 from redrive.stores.query import EVERYTHING, Query
@@ -150,6 +171,52 @@ class JournalLine(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
 
 
+class LogSize(msgspec.Struct, frozen=True):
+    """The size of some lines of the change log."""
+
+    last: int  # the number of the last of them
+    bytes: int
+
+
+class Trimmed(msgspec.Struct, frozen=True):
+    """What was done with some lines of the change log."""
+
+    last: int  # the number of the last line that was looked at
+    deleted: int
+    done: bool  # no line behind it can be deleted
+
+
+LINE_OVERHEAD: Final = 100  # bytes of a line beside its texts: numbers, row header, index entries
+OPEN_STATES: Final = (State.PENDING, State.PROCESSING, State.MANUAL)  # their history is kept
+
+
+class OldLine(NamedTuple):
+    """What decides whether a line of the change log is deleted."""
+
+    number: int
+    at: datetime | int  # a time, or microseconds
+    state: str | None  # of its letter; None: that was deleted
+
+
+def find_trimmable(
+    lines: Sequence[OldLine], before: datetime | int, up_to: int, after: int, limit: int
+) -> tuple[list[int], Trimmed]:
+    """The numbers of the lines to delete, of the next `limit` lines after `after` (S58).
+
+    A letter that is not open never becomes open again, so the lines may be deleted later than this was decided.
+    """
+    numbers: list[int] = []
+    last, done = after, len(lines) < limit
+    for line in lines:
+        if line.number > up_to and line.at >= before:  # type: ignore[operator]  # both are times, or both numbers
+            done = True
+            break
+        last = line.number
+        if line.state not in OPEN_STATES:
+            numbers.append(line.number)
+    return numbers, Trimmed(last, len(numbers), done)
+
+
 def unknown_letter(letter_id: str) -> LetterNotFoundError:
     """There is no such letter (S22, S28)."""
     return LetterNotFoundError(f"no letter has the id {letter_id!a}")
@@ -179,9 +246,15 @@ class Store(Protocol):
         ...
 
     async def claim(
-        self, worker: str, *, broker: str, limit: int = 10, lease: timedelta = LEASE
+        self,
+        worker: str,
+        *,
+        broker: str,
+        limit: int = 10,
+        lease: timedelta = LEASE,
+        gates: Sequence[Gate] = (),
     ) -> list[LetterHead]:
-        """Due letters of this broker, now held by `worker`."""
+        """Due letters of this broker that no gate stops, now held by `worker`."""
         ...
 
     async def take(
@@ -228,6 +301,16 @@ class Store(Protocol):
         self, letter_id: str | None = None, *, after: int = 0, limit: int = 100
     ) -> list[JournalLine]:
         """The journal from line `after` on, of one letter or of all."""
+        ...
+
+    async def measure_change_log(self, *, after: int = 0, limit: int = 10_000) -> LogSize:
+        """The size of the next lines of the change log."""
+        ...
+
+    async def trim_change_log(
+        self, *, before: datetime, up_to: int = 0, after: int = 0, limit: int = 1000
+    ) -> Trimmed:
+        """Delete, of the next lines, those from before this time or with at most the number `up_to`."""
         ...
 
     async def begin(self, operation: Operation, ids: Sequence[str]) -> bool:

@@ -204,6 +204,14 @@ def result_of(outcome: Outcome) -> str | None:
             return None
 
 
+def attempt_strategy(outcome: Outcome, before: str | None) -> str | None:
+    """The strategy of the attempt that the outcome ends, for a letter that had the strategy `before`.
+
+    A Retry names the strategy of the next attempt.
+    """
+    return before or outcome.strategy if isinstance(outcome, Retry) else outcome.strategy or before
+
+
 def state_after(change: Change, before: State) -> State | None:
     """The state after the change (None: deleted), or a `LifecycleError` if the change is illegal (S22, S23, S51)."""
     if isinstance(change, SetBroker) and before is State.PROCESSING:

@@ -12,11 +12,11 @@ store's own: `add`, which thousands of tasks await one by one, so that not even 
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from redrive.letters import DeadLetter, Hold, LetterHead
-from redrive.stores.base import LEASE, MAX_REDRIVES, JournalLine, Page, Rescued
+from redrive.stores.base import LEASE, MAX_REDRIVES, JournalLine, LogSize, Page, Rescued, Trimmed
 from redrive.stores.changes import Change, Settlement
 from redrive.stores.checks import (
     LARGEST_CLAIM,
@@ -27,7 +27,9 @@ from redrive.stores.checks import (
     check_name,
     check_outcome,
     check_rescue,
+    check_time,
 )
+from redrive.stores.gates import Gate, check_gates
 from redrive.stores.memos import Memo, check_memo, check_memo_name
 from redrive.stores.operations import (
     Group,
@@ -51,14 +53,22 @@ class Door(ABC):
     # --- claiming and settling ---------------------------------------------------------------------------
 
     async def claim(
-        self, worker: str, *, broker: str, limit: int = 10, lease: timedelta = LEASE
+        self,
+        worker: str,
+        *,
+        broker: str,
+        limit: int = 10,
+        lease: timedelta = LEASE,
+        gates: Sequence[Gate] = (),
     ) -> list[LetterHead]:
-        """S6 to S9, S13."""
+        """S6 to S9, S13, S52 to S55."""
         check_limit(limit, LARGEST_CLAIM)
         check_name("the worker's name", worker)
         check_name("the broker's name", broker)
         check_lease(lease)
-        return await self._claim(worker, broker, limit, lease)
+        if gates:
+            check_gates(gates)
+        return await self._claim(worker, broker, limit, lease, gates)
 
     async def take(
         self,
@@ -144,6 +154,19 @@ class Door(ABC):
         check_limit(limit, LARGEST_CLAIM)
         return await self._journal(letter_id, after, limit)
 
+    async def measure_change_log(self, *, after: int = 0, limit: int = 10_000) -> LogSize:
+        """S57."""
+        check_limit(limit, LARGEST_CLAIM)
+        return await self._measure_change_log(after, limit)
+
+    async def trim_change_log(
+        self, *, before: datetime, up_to: int = 0, after: int = 0, limit: int = 1000
+    ) -> Trimmed:
+        """S58, S59."""
+        check_limit(limit, LARGEST_CLAIM)
+        check_time("the time", before)
+        return await self._trim_change_log(before, up_to, after, limit)
+
     # --- operating ---------------------------------------------------------------------------------------
 
     async def begin(self, operation: Operation, ids: Sequence[str]) -> bool:
@@ -215,7 +238,7 @@ class Door(ABC):
 
     @abstractmethod
     def _claim(
-        self, worker: str, broker: str, limit: int, lease: timedelta
+        self, worker: str, broker: str, limit: int, lease: timedelta, gates: Sequence[Gate]
     ) -> Awaitable[list[LetterHead]]: ...
 
     @abstractmethod
@@ -261,6 +284,14 @@ class Door(ABC):
 
     @abstractmethod
     def _journal(self, letter_id: str | None, after: int, limit: int) -> Awaitable[list[JournalLine]]: ...
+
+    @abstractmethod
+    def _measure_change_log(self, after: int, limit: int) -> Awaitable[LogSize]: ...
+
+    @abstractmethod
+    def _trim_change_log(
+        self, before: datetime, up_to: int, after: int, limit: int
+    ) -> Awaitable[Trimmed]: ...
 
     @abstractmethod
     def _begin(self, operation: Operation, letters: list[str]) -> Awaitable[bool]:

@@ -17,7 +17,17 @@ from redrive.clock import Clock, SystemClock
 from redrive.errors import StoreClosedError
 from redrive.letters import Attempt, DeadLetter, Hold, LetterHead, Note, State, Step
 from redrive.letters.lifecycle import after
-from redrive.stores.base import JournalLine, Page, Rescued, unknown_letter
+from redrive.stores.base import (
+    LINE_OVERHEAD,
+    JournalLine,
+    LogSize,
+    OldLine,
+    Page,
+    Rescued,
+    Trimmed,
+    find_trimmable,
+    unknown_letter,
+)
 from redrive.stores.changes import (
     RECLAIMED,
     RELEASED,
@@ -35,6 +45,7 @@ from redrive.stores.changes import (
     Settlement,
     Tag,
     action_of,
+    attempt_strategy,
     describe,
     failure_fields,
     result_of,
@@ -43,6 +54,7 @@ from redrive.stores.changes import (
 )
 from redrive.stores.checks import check_letter
 from redrive.stores.door import Door
+from redrive.stores.gates import Gate, Gatekeeper
 from redrive.stores.memory_operations import MemoryOperations
 from redrive.stores.memos import NOTHING, Memo
 from redrive.stores.operations import Group, Item, Operation, OperationState, end, run
@@ -50,6 +62,7 @@ from redrive.stores.query import FIELDS, FieldKind, Position, Query, write_curso
 
 _FREE: dict[str, Any] = {
     "locked_by": None, "locked_at": None, "lease_until": None, "sent_at": None, "unconfirmed": False,
+    "waits_for": None,
 }  # fmt: skip
 _HEAD_FIELDS = LetterHead.__struct_fields__
 _ONE_TICK = timedelta(microseconds=1)
@@ -62,6 +75,7 @@ class MemoryStore(Door):
         self._clock = clock or SystemClock()
         self._letters: dict[str, DeadLetter] = {}
         self._lines: list[JournalLine] = []
+        self._last_line = 0  # numbers are not given again (S59)
         self._book = MemoryOperations()
         self._memos: dict[str, Memo] = {}
         self._last_stamp: datetime | None = None
@@ -136,9 +150,28 @@ class MemoryStore(Door):
             :limit
         ]
 
+    async def _measure_change_log(self, after: int, limit: int) -> LogSize:
+        self._check_open()
+        lines = [line for line in self._lines if line.number > after][:limit]
+        return LogSize(lines[-1].number if lines else after, sum(map(_bytes_of, lines)))
+
+    async def _trim_change_log(self, before: datetime, up_to: int, after: int, limit: int) -> Trimmed:
+        self._check_open()
+        states = {letter.id: letter.state for letter in self._letters.values()}
+        lines = [
+            OldLine(line.number, line.at, states.get(line.letter_id))
+            for line in self._lines
+            if line.number > after
+        ]
+        numbers, trimmed = find_trimmable(lines[:limit], before, up_to, after, limit)
+        self._lines = [line for line in self._lines if line.number not in set(numbers)]
+        return trimmed
+
     # --- claiming ----------------------------------------------------------------------------------------
 
-    async def _claim(self, worker: str, broker: str, limit: int, lease: timedelta) -> list[LetterHead]:
+    async def _claim(
+        self, worker: str, broker: str, limit: int, lease: timedelta, gates: Sequence[Gate]
+    ) -> list[LetterHead]:
         now = self._now()
         due = [
             each
@@ -146,7 +179,31 @@ class MemoryStore(Door):
             if each.broker == broker and each.state is State.PENDING and each.next_retry_at <= now
         ]
         due.sort(key=lambda letter: (-letter.priority, letter.created_at, letter.id))
-        return [self._hold(letter, worker, now, lease, Step.CLAIM) for letter in due[:limit]]
+        keeper = Gatekeeper(gates, limit)
+        seen: Counter[str | None] = Counter()
+        let_in: list[DeadLetter] = []
+        for letter in due:
+            gate = letter.waits_for
+            seen[gate] += 1
+            if gate is None:
+                let_in.append(letter)
+            elif seen[gate] <= keeper.let_in(gate):
+                let_in.append(self._wait(letter, None))
+        heads: list[LetterHead] = []
+        for letter in let_in:
+            if len(heads) == limit:
+                break
+            stopped = keeper.stop(letter.source, letter.consumer_group, letter.kind, letter.strategy)
+            if stopped is None:
+                heads.append(self._hold(letter, worker, now, lease, Step.CLAIM))
+            else:
+                self._wait(letter, stopped)
+        return heads
+
+    def _wait(self, letter: DeadLetter, gate: str | None) -> DeadLetter:
+        """The letter waits at this gate, or at none: no change that the log records (S55)."""
+        changed = self._letters[letter.id] = msgspec.structs.replace(letter, waits_for=gate)
+        return changed
 
     async def _take(
         self,
@@ -174,7 +231,9 @@ class MemoryStore(Door):
     def _hold(
         self, letter: DeadLetter, worker: str, now: datetime, lease: timedelta, step: Step
     ) -> LetterHead:
-        held: dict[str, Any] = {"locked_by": worker, "locked_at": now, "lease_until": now + lease}
+        held: dict[str, Any] = {
+            "locked_by": worker, "locked_at": now, "lease_until": now + lease, "waits_for": None,
+        }  # fmt: skip
         return self._change(letter, step, worker, now, fence=letter.fence + 1, **held)
 
     async def _extend(self, holds: Sequence[Hold], lease: timedelta, *, sent: bool) -> list[bool]:
@@ -219,7 +278,8 @@ class MemoryStore(Door):
         if isinstance(outcome, Retry | Release) and outcome.at is not None:
             changes["next_retry_at"] = outcome.at
         if result is not None:
-            changes |= _attempted(letter, result, now, outcome.strategy, outcome.detail)
+            strategy = attempt_strategy(outcome, letter.strategy)
+            changes |= _attempted(letter, result, now, strategy, outcome.detail)
         worker, action = letter.locked_by or "", action_of(outcome)
         self._change(letter, step, worker, now, action=action, detail=outcome.detail, **changes, **_FREE)
         return True
@@ -365,7 +425,7 @@ class MemoryStore(Door):
     def _note_change(
         self, now: datetime, actor: str, action: str, letter: DeadLetter, state: State | None, detail: str
     ) -> None:
-        number = len(self._lines) + 1
+        self._last_line = number = self._last_line + 1
         self._lines.append(
             JournalLine(number=number, at=now, actor=actor, letter_id=letter.id, action=action,
                         before=letter.state, after=state, detail=detail)
@@ -393,6 +453,11 @@ class MemoryStore(Door):
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosedError("the store is closed")
+
+
+def _bytes_of(line: JournalLine) -> int:
+    texts = (line.actor, line.letter_id, line.action, line.before, line.after or "", line.detail)
+    return LINE_OVERHEAD + sum(len(text.encode()) for text in texts)
 
 
 def _head(letter: LetterHead) -> LetterHead:
@@ -434,7 +499,7 @@ def _attempted(
 def _effects(change: Change, letter: DeadLetter, by: str, now: datetime) -> dict[str, Any]:
     match change:
         case Schedule(at):
-            return {"next_retry_at": at}
+            return {"next_retry_at": at, "waits_for": None}
         case Assign(to):
             return {"assignee": to}
         case Tag():

@@ -88,6 +88,9 @@ FIELDS: Final[Mapping[str, Field]] = MappingProxyType(
         "due": Field("next_retry_at", _TIME, "when it is to be retried"),
         "unconfirmed": Field("unconfirmed", _FLAG, "redriven, and no verdict came in time"),
         "presumed": Field("presumed", _FLAG, "resolved without a verdict"),
+        "waits_for": Field(
+            "waits_for", _TEXT, "condition that a due letter waits for, such as `breaker:orders`"
+        ),
     }
 )
 _RENAMED: Final = MappingProxyType({"transport": "broker"})  # fields of earlier versions

@@ -14,17 +14,18 @@ import select
 import threading
 from collections.abc import Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from redrive.errors import SettingsError, StoreClosedError, StoreError
 from redrive.letters import DeadLetter, Hold, LetterHead
 from redrive.stores import wire
-from redrive.stores.base import JournalLine, Page, Rescued
+from redrive.stores.base import JournalLine, LogSize, Page, Rescued, Trimmed
 from redrive.stores.changes import Change, Settlement
 from redrive.stores.checks import check_letter
 from redrive.stores.door import Door
+from redrive.stores.gates import Gate
 from redrive.stores.memos import Memo
 from redrive.stores.operations import Group, Item, Operation, OperationState
 from redrive.stores.query import Position, Query, cursor_at
@@ -77,8 +78,10 @@ class RemoteStore(Door):
         answer: list[bool] = await self._ask("add", letters=letters)
         return answer
 
-    def _claim(self, worker: str, broker: str, limit: int, lease: timedelta) -> Awaitable[list[LetterHead]]:
-        return self._ask("claim", worker=worker, broker=broker, limit=limit, lease=lease)
+    def _claim(
+        self, worker: str, broker: str, limit: int, lease: timedelta, gates: Sequence[Gate]
+    ) -> Awaitable[list[LetterHead]]:
+        return self._ask("claim", worker=worker, broker=broker, limit=limit, lease=lease, gates=tuple(gates))
 
     def _take(
         self,
@@ -124,6 +127,12 @@ class RemoteStore(Door):
 
     def _journal(self, letter_id: str | None, after: int, limit: int) -> Awaitable[list[JournalLine]]:
         return self._ask("journal", letter_id=letter_id, after=after, limit=limit)
+
+    def _measure_change_log(self, after: int, limit: int) -> Awaitable[LogSize]:
+        return self._ask("measure_change_log", after=after, limit=limit)
+
+    def _trim_change_log(self, before: datetime, up_to: int, after: int, limit: int) -> Awaitable[Trimmed]:
+        return self._ask("trim_change_log", before=before, up_to=up_to, after=after, limit=limit)
 
     async def damage(self) -> str | None:
         """What is wrong with the server's store, after looking at all of it; None: nothing."""

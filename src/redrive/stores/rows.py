@@ -153,7 +153,7 @@ def _fields(row: tuple[Any, ...]) -> dict[str, Any]:
         letter_id, state, broker, source, consumer_group, message_id, correlation_id, size, reason, error_type,
         error_text, kind, group, priority, tags, strategy, assignee, retry_count, dlq_retry_count, first_failed_at,
         last_failed_at, next_retry_at, created_at, updated_at, fence, locked_by, locked_at, lease_until, sent_at,
-        presumed, unconfirmed,
+        presumed, unconfirmed, waits_for,
     ) = row  # fmt: skip
     return {
         "id": letter_id,
@@ -187,4 +187,5 @@ def _fields(row: tuple[Any, ...]) -> dict[str, Any]:
         "sent_at": None if sent_at is None else moment(sent_at),
         "presumed": bool(presumed),
         "unconfirmed": bool(unconfirmed),
+        "waits_for": waits_for,
     }

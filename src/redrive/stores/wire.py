@@ -8,7 +8,7 @@ It does not know what carries the bytes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -17,7 +17,7 @@ import msgspec
 from redrive import errors
 from redrive.errors import FormatError, RedriveError, StoreError
 from redrive.letters import Attempt, DeadLetter, Failure, Hold, LetterHead, Note
-from redrive.stores.base import JournalLine, Page, Rescued, Store
+from redrive.stores.base import JournalLine, LogSize, Page, Rescued, Store, Trimmed
 from redrive.stores.changes import (
     Annotate,
     Archive,
@@ -38,6 +38,7 @@ from redrive.stores.changes import (
     Tag,
 )
 from redrive.stores.cold import pack_content, pack_failure, unpack_content, unpack_failure
+from redrive.stores.gates import Gate
 from redrive.stores.memos import Memo
 from redrive.stores.operations import Group, Item, Operation, OperationState
 from redrive.stores.query import Condition, Op, Query, Sort
@@ -227,7 +228,15 @@ VERBS: Final[Mapping[str, Verb]] = MappingProxyType(
         "page": _verb("page", Page, query=_Query, limit=int, cursor=str | None),
         "count": _verb("count", int, query=_Query),
         "tally": _verb("tally", dict[str, int], by=str, query=_Query),
-        "claim": _verb("claim", list[LetterHead], worker=str, broker=str, limit=int, lease=timedelta),
+        "claim": _verb(
+            "claim",
+            list[LetterHead],
+            worker=str,
+            broker=str,
+            limit=int,
+            lease=timedelta,
+            gates=tuple[Gate, ...],
+        ),
         "take": _verb(
             "take",
             list[LetterHead],
@@ -244,6 +253,10 @@ VERBS: Final[Mapping[str, Verb]] = MappingProxyType(
         "overdue": _verb("overdue", list[LetterHead], broker=str, lease=timedelta, limit=int),
         "apply": _verb("apply", None, change=_Named, ids=_IDS, by=str),
         "journal": _verb("journal", list[JournalLine], letter_id=_Text, after=int, limit=int),
+        "measure_change_log": _verb("measure_change_log", LogSize, after=int, limit=int),
+        "trim_change_log": _verb(
+            "trim_change_log", Trimmed, before=datetime, up_to=int, after=int, limit=int
+        ),
         "begin": _verb("begin", bool, operation=Operation, ids=_IDS),
         "operation": _verb("operation", Operation, operation_id=_Text),
         "operations": _verb("operations", list[Operation], limit=int),

@@ -39,6 +39,7 @@ from redrive.stores.changes import (
     Settlement,
     Tag,
 )
+from redrive.stores.gates import Gate
 from redrive.stores.memory import MemoryStore
 from redrive.stores.memos import Memo
 from redrive.stores.operations import Operation, OperationState
@@ -55,11 +56,23 @@ _SPANS = st.sampled_from([timedelta(0), timedelta(seconds=1), timedelta(minutes=
 _SOME_IDS = st.lists(st.sampled_from([*_IDS, "unknown"]), max_size=3)
 _OPERATIONS = st.sampled_from(["op-1", "op-2", "op-unknown"])
 _MEMOS = ["memo-1", "memo-2"]
+_GATES = st.lists(
+    st.sampled_from(
+        [
+            Gate(name="kind", kinds=("not_found",)), Gate(name="strategy", strategies=("immediate",)),
+            Gate(name="source", sources=("orders",)), Gate(name="all"), Gate(name="some", passes=1),
+            Gate(name="kind-some", kinds=("not_found", "timeout"), passes=2),
+        ]
+    ),
+    max_size=2,
+    unique_by=lambda gate: gate.name,
+).map(tuple)  # fmt: skip
 _QUERIES = st.sampled_from(
     [
         "", "state:pending", "-state:pending", "priority>=1", "tag:vip", "-tag:vip", "assignee:ann", "redrives>0",
         "worker:w1", "sort:-priority", "sort:due", "sort:redrives", "error:LookupError", "boom",
         "due<=2026-02-11T12:01:00Z", "broker:shop", "-broker:shop", "unconfirmed:yes", "presumed:no", "unconfirmed:no",
+        "waits_for:all", "-waits_for:all", "waits_for:k*",
     ]
 )  # fmt: skip
 
@@ -124,9 +137,18 @@ def store_machine(
             ]
             self.both("add", lot)
 
-        @rule(worker=_WORKERS, broker=_BROKERS, limit=st.integers(0, 3), lease=_LEASES)
-        def claim(self, worker: str, broker: str, limit: int, lease: timedelta) -> None:
-            self.keep_holds(self.both("claim", worker, broker=broker, limit=limit, lease=lease))
+        @rule(worker=_WORKERS, broker=_BROKERS, limit=st.integers(0, 3), lease=_LEASES, gates=_GATES)
+        def claim(
+            self, worker: str, broker: str, limit: int, lease: timedelta, gates: tuple[Gate, ...]
+        ) -> None:
+            self.keep_holds(self.both("claim", worker, broker=broker, limit=limit, lease=lease, gates=gates))
+
+        @rule(ago=_SPANS, up_to=st.integers(0, 5), limit=st.integers(1, 4))
+        def trim_change_log(self, ago: timedelta, up_to: int, limit: int) -> None:
+            size = self.both("measure_change_log", limit=limit)
+            before = self.clock.now() - ago
+            self.both("trim_change_log", before=before, up_to=up_to, after=size.last, limit=limit)
+            self.both("trim_change_log", before=before, up_to=up_to, limit=limit)
 
         @rule(
             ids=_SOME_IDS,

@@ -15,6 +15,7 @@ from redrive.consume import ConsumeOptions, Consumer, Handler, Subscription
 from redrive.letters import LetterHead, Message, State
 from redrive.letters.redact import Redactor
 from redrive.letters.verdict import QUEUE
+from redrive.recover.admission import Admission
 from redrive.recover.breaker import Breakers, HoldBackOptions
 from redrive.recover.confirmer import Confirmer
 from redrive.recover.rescuer import Rescuer
@@ -34,9 +35,13 @@ class World:
     """One source, its dead letters, and everything that sends them back."""
 
     def __init__(
-        self, store: Store | None = None, strategy: StrategyOptions | None = None, **worker: Any
+        self,
+        store: Store | None = None,
+        strategy: StrategyOptions | None = None,
+        clock: ManualClock | None = None,
+        **worker: Any,
     ) -> None:
-        self.clock = ManualClock()
+        self.clock = clock or ManualClock()
         self.broker = MemoryBroker()
         self.store: Store = store or MemoryStore(self.clock)
         self.transport = MemoryTransport(self.clock, self.broker)
@@ -73,7 +78,7 @@ class World:
             trouble=self.trouble,
         )
 
-    def a_worker(self, name: str, **options: Any) -> Worker:
+    def a_worker(self, name: str, admission: Admission | None = None, **options: Any) -> Worker:
         return Worker(
             self.store,
             self.transport,
@@ -83,6 +88,7 @@ class World:
             clock=self.clock,
             breakers=self.breakers,
             measure=lambda: self.health,
+            admission=admission,
             trouble=self.trouble,
         )
 

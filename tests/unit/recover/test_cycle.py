@@ -51,7 +51,8 @@ async def test_a_transient_failure_is_sent_back_after_a_minute_and_resolved_by_i
     assert not resolved.presumed
     assert handler.seen == [b"one", b"one"]
     (whole,) = await world.store.load([resolved.id])
-    assert [(attempt.number, attempt.result) for attempt in whole.attempts] == [(1, "resolved")]
+    (attempt,) = whole.attempts
+    assert (attempt.number, attempt.strategy, attempt.result) == (1, "immediate", "resolved")
 
 
 async def test_five_cycles_are_one_record_with_five_attempts_that_has_failed() -> None:
@@ -163,9 +164,10 @@ async def test_an_outage_is_waited_for_until_the_system_is_well() -> None:
         world.health = Health(cpu=0.95)
         for _ in range(3):
             world.clock.advance(MINUTE)
-            assert await world.worker.turn() == 1
+            assert await world.worker.turn() == 0
             letter = await world.the_letter()
             assert (letter.state, letter.dlq_retry_count) == (State.PENDING, 0), "nothing was tried"
+            assert letter.waits_for == "cpu"
         world.health = Health(cpu=0.2)
         handler.error = None
         world.clock.advance(MINUTE)
@@ -326,7 +328,7 @@ async def test_when_most_redrives_die_again_the_breaker_holds_the_rest_back_unti
         await world.collect()
         assert world.breakers.open_sources() == ("orders",)
         seen = len(handler.seen)
-        assert await world.worker.turn() == 3
+        assert await world.worker.turn() == 0
         await world.quiet()
         assert len(handler.seen) == seen, "held back"
         handler.error = None

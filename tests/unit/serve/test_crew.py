@@ -45,7 +45,7 @@ def test_every_queue_has_one_collector_and_every_worker_a_name_of_its_own(tmp_pa
     assert list(place.crew.collectors) == ["orders.dlq", "legacy.dead"]
     names = [service.name for service in place.crew.services]
     assert names == [
-        "broker registration", "rescuer", "retention", "awakening", "alarm", "alerts",
+        "broker registration", "rescuer", "retention", "change log", "awakening", "alarm", "alerts",
         "collector of orders.dlq", "collector of legacy.dead", "verdicts", "confirmer",
         "worker 1", "worker 2", "worker 3",
     ]  # fmt: skip

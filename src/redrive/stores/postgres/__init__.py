@@ -10,15 +10,16 @@ Time is the database's own, so that leases mean the same on every machine; a clo
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, Self, TypeVar
 
 from redrive.clock import Clock
 from redrive.letters import DeadLetter, Hold, LetterHead
-from redrive.stores.base import JournalLine, Page, Rescued
+from redrive.stores.base import JournalLine, LogSize, Page, Rescued, Trimmed, find_trimmable
 from redrive.stores.changes import Change, Settlement
 from redrive.stores.checks import check_letter
 from redrive.stores.door import Door
+from redrive.stores.gates import Gate
 from redrive.stores.memos import Memo
 from redrive.stores.operations import Group, Item, Operation, OperationState
 from redrive.stores.postgres import adding, memos, operations, reading, work
@@ -47,6 +48,7 @@ class PostgresStore(Door):
             self._settle_group, largest=_LARGEST_SETTLE
         )
         self._under_way: set[asyncio.Task[Any]] = set()
+        self._gated: set[str] = set()  # brokers of which letters wait at gates
 
     @classmethod
     async def open(cls, url: str, options: PostgresOptions | None = None, clock: Clock | None = None) -> Self:
@@ -100,8 +102,26 @@ class PostgresStore(Door):
         done = await self._link.write(lambda db: work.settle(db, everything, self._now()))
         return _shared_out(done, batches)
 
-    def _claim(self, worker: str, broker: str, limit: int, lease: timedelta) -> Awaitable[list[LetterHead]]:
-        return self._write(lambda db: work.claim(db, worker, broker, limit, lease, self._now()))
+    async def _claim(
+        self, worker: str, broker: str, limit: int, lease: timedelta, gates: Sequence[Gate]
+    ) -> list[LetterHead]:
+        if not gates and broker not in self._gated:
+            claimed = await self._write(lambda db: work.claim(db, worker, broker, limit, lease, self._now()))
+            if claimed.waiting:
+                self._gated.add(broker)
+            return claimed.heads
+        while (
+            True
+        ):  # each turn is a transaction of its own: a crowd that is stopped keeps no other writer waiting
+            claimed = await self._write(
+                lambda db: work.claim_past_gates(db, worker, broker, limit, lease, gates, self._now())
+            )
+            if claimed.waiting:
+                self._gated.add(broker)
+            else:
+                self._gated.discard(broker)
+            if claimed.heads or not claimed.more:
+                return claimed.heads
 
     def _take(
         self,
@@ -178,6 +198,16 @@ class PostgresStore(Door):
 
     def _journal(self, letter_id: str | None, after: int, limit: int) -> Awaitable[list[JournalLine]]:
         return self._link.read(lambda db: reading.journal(db, letter_id, after, limit))
+
+    def _measure_change_log(self, after: int, limit: int) -> Awaitable[LogSize]:
+        return self._link.read(lambda db: reading.measure_change_log(db, after, limit))
+
+    async def _trim_change_log(self, before: datetime, up_to: int, after: int, limit: int) -> Trimmed:
+        lines = await self._link.read(lambda db: reading.old_lines(db, after, limit))
+        numbers, trimmed = find_trimmable(lines, ticks(before), up_to, after, limit)
+        if numbers:
+            await self._write(lambda db: work.delete_lines(db, numbers))
+        return trimmed
 
     def _operation(self, operation_id: str) -> Awaitable[Operation]:
         return self._link.read(lambda db: operations.operation(db, operation_id))

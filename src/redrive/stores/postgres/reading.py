@@ -10,7 +10,7 @@ from typing import Any, Final
 from redrive.errors import FormatError
 from redrive.letters import Attempt, DeadLetter, Note
 from redrive.letters.letter import storable
-from redrive.stores.base import JournalLine, Page, unknown_letter
+from redrive.stores.base import LINE_OVERHEAD, JournalLine, LogSize, OldLine, Page, unknown_letter
 from redrive.stores.cold import check_sum
 from redrive.stores.postgres.search import COLUMNS, SEARCH
 from redrive.stores.query import Position, Query, write_cursor
@@ -98,6 +98,33 @@ async def journal(db: Any, letter_id: str | None, after_line: int, limit: int) -
         *values,
     )
     return [line_of(row) for row in rows]
+
+
+_TEXTS: Final = ("actor", "letter_id", "action", "before", "coalesce(after, '')", "detail")
+_LINE_BYTES: Final = " + ".join(f"octet_length({text})" for text in _TEXTS)
+
+
+async def measure_change_log(db: Any, after: int, limit: int) -> LogSize:
+    """The size of the next lines (S57)."""
+    [row] = await db.fetch(
+        f"SELECT max(number) AS last, coalesce(sum(size), 0)::bigint AS size FROM (SELECT number, {LINE_OVERHEAD}"
+        f" + {_LINE_BYTES} AS size FROM change_log WHERE number > $1::bigint ORDER BY number LIMIT $2) AS line",
+        after,
+        limit,
+    )
+    return LogSize(after if row["last"] is None else row["last"], row["size"])
+
+
+async def old_lines(db: Any, after: int, limit: int) -> list[OldLine]:
+    """The next lines, with the states of their letters (S58)."""
+    rows = await db.fetch(
+        "SELECT line.number, line.at, state FROM (SELECT number, at, letter_id FROM change_log"
+        " WHERE number > $1::bigint ORDER BY number LIMIT $2) AS line LEFT JOIN letters ON id = letter_id"
+        " LEFT JOIN states ON states.number = letters.number ORDER BY line.number",
+        after,
+        limit,
+    )
+    return [OldLine(*row) for row in rows]
 
 
 async def damaged_letter(db: Any) -> str | None:

@@ -16,7 +16,7 @@ from redrive.stores.search import Search, Statement, attributes
 STATES: Final = frozenset(
     {
         "state", "priority", "strategy", "dlq_retry_count", "next_retry_at", "updated_at", "fence", "locked_by",
-        "locked_at", "lease_until", "sent_at", "presumed", "broker", "unconfirmed",
+        "locked_at", "lease_until", "sent_at", "presumed", "broker", "unconfirmed", "waits_for",
     }
 )  # fmt: skip
 _BOTH: Final = "letters JOIN states USING (number)"

@@ -11,10 +11,10 @@ rescue wait for nobody: they leave out what is locked.
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from redrive.letters import Hold, LetterHead, State, Step
-from redrive.letters.letter import storable
+from redrive.letters.letter import EPOCH, storable
 from redrive.letters.lifecycle import after
 from redrive.stores.base import Rescued, unknown_letter
 from redrive.stores.changes import (
@@ -42,6 +42,7 @@ from redrive.stores.changes import (
     state_after,
 )
 from redrive.stores.cold import pack_failure
+from redrive.stores.gates import Gate, Gatekeeper
 from redrive.stores.postgres.adding import write_tags
 from redrive.stores.postgres.link import Session
 from redrive.stores.postgres.search import COLUMNS, STATES
@@ -49,6 +50,7 @@ from redrive.stores.postgres.statements import CHANGE_LOG, MOMENT, NOW, names, u
 from redrive.stores.rows import HEAD, bind, head_of, read_tags, span, tags_column
 
 _LET_IN: Final = 10_000  # how many letters may fall due in one claim (S13)
+_LOOKED_AT: Final = 2000  # due letters that one claim looks at for those that pass its gates
 _LARGEST_FENCE: Final = 2**63 - 1
 _TAKING: Final = {State.PENDING: Step.CLAIM, State.MANUAL: Step.REPLAY}
 _TAKEN_FROM: Final = ", ".join(f"'{state}'" for state in _TAKING)
@@ -64,12 +66,30 @@ _HOLD: Final = (
 _HELD: Final = ", ".join(["states.number", *(f'states."{name}"' for name in HEAD if name in STATES)])
 
 
+class Claimed(NamedTuple):
+    """The letters of a claim, and what the next one has to know."""
+
+    heads: list[LetterHead]
+    more: bool = False  # it has not looked at all that are due
+    waiting: bool = False  # letters wait at gates
+
+
+_HEADS: Final = (
+    f" heads AS MATERIALIZED (SELECT {COLUMNS} FROM held JOIN letters USING (number)),"
+    f" lines AS ({CHANGE_LOG} SELECT {NOW}, $2, id, '{Step.CLAIM}', '{State.PENDING}', '{State.PROCESSING}', ''"
+    " FROM heads ORDER BY priority DESC, created_at)"
+)
+_ORDER: Final = "ORDER BY priority DESC, created_at, id"
+_AT_A_GATE: Final = f"waits_for IS NOT NULL AND state = '{State.PENDING}'"
+
+
 @lru_cache(maxsize=64)
 def claim_statement(limit: int) -> str:
     """The statement that claims. The limit stands in it, so that the planner knows how little is wanted.
 
     What has fallen due competes with what was due before; what of it is not claimed now is let in, so that the next
-    claim finds it in its place. Both are found by the broker first.
+    claim finds it in its place. Both are found by the broker first. Each row says whether letters wait at gates; there
+    is always one row.
     """
     return (
         f"{MOMENT}, fallen_due AS MATERIALIZED (SELECT number, priority, age FROM states"
@@ -81,21 +101,99 @@ def claim_statement(limit: int) -> str:
         f" ORDER BY priority DESC, age LIMIT {limit}),"
         " let_in AS (UPDATE states SET ready = true FROM fallen_due WHERE states.number = fallen_due.number"
         " AND fallen_due.number NOT IN (SELECT number FROM picked)),"
-        f" held AS ({_HOLD} FROM picked WHERE states.number = picked.number RETURNING {_HELD}),"
-        f" heads AS MATERIALIZED (SELECT {COLUMNS} FROM held JOIN letters USING (number)),"
-        f" lines AS ({CHANGE_LOG} SELECT {NOW}, $2, id, '{Step.CLAIM}', '{State.PENDING}', '{State.PROCESSING}', ''"
-        " FROM heads ORDER BY priority DESC, created_at)"
-        " SELECT * FROM heads ORDER BY priority DESC, created_at, id"
+        f" held AS ({_HOLD} FROM picked WHERE states.number = picked.number RETURNING {_HELD}),{_HEADS}"
+        f" SELECT heads.*, EXISTS (SELECT FROM states WHERE broker = $4 AND {_AT_A_GATE}) AS waiting"
+        f" FROM (VALUES (1)) AS one LEFT JOIN heads ON true {_ORDER}"
     )
 
 
 async def claim(
     db: Session, worker: str, broker: str, limit: int, lease: timedelta, now: int | None
-) -> list[LetterHead]:
-    """Due letters of a broker, by priority, then by age (S6 to S9)."""
-    rows = await db.fetch(claim_statement(limit), now, worker, span(lease), broker)
-    db.unchanged = not rows
-    return [head_of(tuple(row)) for row in rows]
+) -> Claimed:
+    """Due letters of a broker, by priority, then by age (S6 to S9). It looks at no gate."""
+    rows = [tuple(row) for row in await db.fetch(claim_statement(limit), now, worker, span(lease), broker)]
+    heads = [head_of(row[:-1]) for row in rows if row[0] is not None]
+    db.unchanged = not heads
+    return Claimed(heads, waiting=rows[0][-1])
+
+
+_LET_IN_FALLEN_DUE: Final = (
+    f"{MOMENT}, fallen_due AS MATERIALIZED (SELECT number FROM states WHERE NOT ready AND broker = $2"
+    f" AND next_retry_at <= {NOW} ORDER BY next_retry_at LIMIT {_LET_IN} FOR UPDATE SKIP LOCKED)"
+    " UPDATE states SET ready = true FROM fallen_due WHERE states.number = fallen_due.number RETURNING states.number"
+)
+# The gates at which letters wait, each found by one step in the index.
+_GATES: Final = (
+    "WITH RECURSIVE gates AS (SELECT (SELECT min(waits_for) FROM states WHERE broker = $1 AND waits_for IS NOT NULL)"
+    " AS name UNION ALL SELECT (SELECT min(waits_for) FROM states WHERE broker = $1 AND waits_for > name)"
+    " FROM gates WHERE name IS NOT NULL) SELECT name FROM gates WHERE name IS NOT NULL"
+)
+_LET_IN_WAITING: Final = (
+    "WITH first AS MATERIALIZED (SELECT number FROM unnest($2::text[], $3::bigint[]) AS gate (name, count),"
+    " LATERAL (SELECT number FROM states WHERE broker = $1 AND waits_for = name"
+    f" AND state = '{State.PENDING}' ORDER BY priority DESC, age LIMIT count FOR UPDATE SKIP LOCKED) AS letter)"
+    " UPDATE states SET ready = true, waits_for = NULL FROM first WHERE states.number = first.number"
+    " RETURNING states.number"
+)
+_STOP: Final = (
+    "UPDATE states SET ready = NULL, waits_for = gate FROM unnest($1::bigint[], $2::text[]) AS input (number, gate)"
+    " WHERE states.number = input.number"
+)
+_CLAIM_PICKED: Final = (
+    f"{MOMENT}, held AS ({_HOLD} WHERE number = ANY($4::bigint[]) RETURNING {_HELD}),{_HEADS}"
+    f" SELECT * FROM heads {_ORDER}"
+)
+
+
+@lru_cache(maxsize=64)
+def _due_statement(limit: int) -> str:
+    return (
+        "WITH due AS MATERIALIZED (SELECT number, priority, age, strategy FROM states WHERE ready AND broker = $1"
+        f" AND number <> ALL($2::bigint[]) ORDER BY priority DESC, age LIMIT {limit} FOR UPDATE SKIP LOCKED)"
+        " SELECT number, source, consumer_group, kind, strategy FROM due JOIN letters USING (number)"
+        " ORDER BY priority DESC, age"
+    )
+
+
+async def claim_past_gates(
+    db: Session,
+    worker: str,
+    broker: str,
+    limit: int,
+    lease: timedelta,
+    gates: Sequence[Gate],
+    now: int | None,
+) -> Claimed:
+    """Due letters of a broker that no gate stops, by priority, then by age (S52 to S55)."""
+    keeper = Gatekeeper(gates, limit)
+    changed = bool(await db.fetch(_LET_IN_FALLEN_DUE, now, broker))
+    names = [row["name"] for row in await db.fetch(_GATES, broker)]
+    opened = {name: count for name in names if (count := keeper.let_in(name))}
+    if opened:
+        changed |= bool(await db.fetch(_LET_IN_WAITING, broker, list(opened), list(opened.values())))
+    picked: list[int] = []
+    stopped: dict[int, str] = {}
+    seen, window, more = 0, limit, True
+    while more and len(picked) < limit and seen < _LOOKED_AT:
+        # Few at first: letters that are looked at are locked, and other claims leave them out.
+        window = min(window, _LOOKED_AT)
+        due = await db.fetch(_due_statement(window), broker, [*picked, *stopped])
+        more = len(due) == window
+        seen += len(due)
+        window *= 4
+        for number, *values in due:
+            if len(picked) == limit:
+                break
+            gate = keeper.stop(*values)
+            if gate is None:
+                picked.append(number)
+            else:
+                stopped[number] = gate
+    if stopped:
+        await db.execute(_STOP, list(stopped), list(stopped.values()))
+    rows = await db.fetch(_CLAIM_PICKED, now, worker, span(lease), picked) if picked else []
+    db.unchanged = not (changed or stopped or rows)
+    return Claimed([head_of(tuple(row)) for row in rows], more, waiting=bool(names or stopped))
 
 
 _TAKE: Final = (
@@ -105,7 +203,8 @@ _TAKE: Final = (
     f" OR ($6::boolean AND state = '{State.PROCESSING}' AND locked_by = $2 AND sent_at IS NULL))"
     " AND ($5::text[] IS NULL OR broker = ANY($5::text[]))"
     " ORDER BY states.number FOR UPDATE OF states),"
-    f" held AS ({_HOLD} FROM chosen WHERE states.number = chosen.number RETURNING {_HELD}, before, place),"
+    f" held AS ({_HOLD}, waits_for = NULL FROM chosen WHERE states.number = chosen.number"
+    f" RETURNING {_HELD}, before, place),"
     f" heads AS MATERIALIZED (SELECT {COLUMNS}, before, place FROM held JOIN letters USING (number)),"
     f" told AS (SELECT id, place, 1 AS turn, CASE before {_TAKEN_BY} ELSE '{Step.CLAIM}' END AS action,"
     f" CASE before WHEN '{State.PROCESSING}' THEN '{State.PENDING}' ELSE before END AS before,"
@@ -175,6 +274,7 @@ def _stored(hold: Hold) -> tuple[str, int]:
 
 # --- settling --------------------------------------------------------------------------------------------
 
+_RETRY: Final = action_of(Retry(at=EPOCH))  # names the strategy of the next attempt (`attempt_strategy`)
 # What is said about each letter, and its type. NULL: as it was.
 _SAID: Final = {
     "id": "text", "fence": "bigint", "state": "text", "presumed": "boolean", "strategy": "text",
@@ -185,7 +285,8 @@ _OF_INPUT: Final = ", ".join(f'input."{name}"' for name in _SAID)
 _FREE: Final = "locked_by = NULL, locked_at = NULL, lease_until = NULL, sent_at = NULL, unconfirmed = false"
 _SETTLE: Final = (
     f"{MOMENT}, held AS MATERIALIZED (SELECT number, locked_by, locked_at, dlq_retry_count, place,"
-    f" {_OF_INPUT}"
+    f" CASE input.action WHEN '{_RETRY}' THEN coalesce(states.strategy, input.strategy)"
+    f" ELSE coalesce(input.strategy, states.strategy) END AS used, {_OF_INPUT}"
     f" FROM {unnest([f'{kind}[]' for kind in _SAID.values()], 2)} WITH ORDINALITY"
     f" AS input ({names(_SAID)}, place){_held(f'(lease_until > {NOW} OR sent_at IS NOT NULL)')},"
     " settled AS (UPDATE states SET state = held.state,"
@@ -200,7 +301,7 @@ _SETTLE: Final = (
     " FROM held WHERE letters.number = held.number AND held.failure IS NOT NULL),"
     " shown AS (UPDATE bodies SET failure = held.failure FROM held"
     " WHERE letter = held.number AND held.failure IS NOT NULL),"
-    f" tried AS (INSERT INTO attempts SELECT number, dlq_retry_count + 1, locked_at, {NOW}, locked_by, strategy,"
+    f" tried AS (INSERT INTO attempts SELECT number, dlq_retry_count + 1, locked_at, {NOW}, locked_by, used,"
     " result, fence, detail FROM held WHERE result IS NOT NULL),"
     f" lines AS ({CHANGE_LOG} SELECT {NOW}, locked_by, id, action, '{State.PROCESSING}', state, detail"
     " FROM held ORDER BY place)"
@@ -345,6 +446,7 @@ async def _change(
     await db.execute(
         "UPDATE states SET state = input.state, updated_at = $1::bigint,"
         " next_retry_at = coalesce($2::bigint, next_retry_at), ready = coalesce($2::bigint <= $1::bigint, ready),"
+        " waits_for = CASE WHEN $2::bigint IS NULL THEN waits_for END,"
         " priority = coalesce($3::integer, priority), broker = coalesce($6::text, broker)"
         " FROM unnest($4::bigint[], $5::text[]) AS input (number, state) WHERE states.number = input.number",
         at, due, change.priority if isinstance(change, Prioritise) else None, numbers, afters,
@@ -385,6 +487,11 @@ async def _delete(db: Session, numbers: Sequence[int]) -> None:
         ("states", "number"), ("letters", "number"),
     ):  # fmt: skip
         await db.execute(f"DELETE FROM {table} WHERE {key} = ANY($1::bigint[])", numbers)
+
+
+async def delete_lines(db: Session, numbers: Sequence[int]) -> None:
+    """Delete lines of the change log (S58)."""
+    await db.execute("DELETE FROM change_log WHERE number = ANY($1::bigint[])", numbers)
 
 
 def _stored_ids(ids: Sequence[str]) -> list[str]:

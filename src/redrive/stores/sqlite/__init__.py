@@ -13,7 +13,7 @@ import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -22,10 +22,11 @@ import msgspec
 from redrive.clock import Clock, SystemClock
 from redrive.errors import SettingsError, StoreClosedError
 from redrive.letters import DeadLetter, Hold, LetterHead
-from redrive.stores.base import JournalLine, Page, Rescued
+from redrive.stores.base import JournalLine, LogSize, Page, Rescued, Trimmed, find_trimmable
 from redrive.stores.changes import Change, Settlement
 from redrive.stores.checks import check_letter
 from redrive.stores.door import Door
+from redrive.stores.gates import Gate
 from redrive.stores.memos import Memo
 from redrive.stores.operations import Group, Item, Operation, OperationState
 from redrive.stores.query import Position, Query
@@ -118,8 +119,17 @@ class SqliteStore(Door):
             rows = await asyncio.to_thread(lambda: [new_row(letter, ABSENT) for letter in letters])
         return await self._writer.submit(_Add(rows))
 
-    def _claim(self, worker: str, broker: str, limit: int, lease: timedelta) -> Awaitable[list[LetterHead]]:
-        return self._write(lambda db: work.claim(db, worker, broker, limit, lease, self._now()))
+    async def _claim(
+        self, worker: str, broker: str, limit: int, lease: timedelta, gates: Sequence[Gate]
+    ) -> list[LetterHead]:
+        while (
+            True
+        ):  # each turn is a transaction of its own: a crowd that is stopped keeps no other writer waiting
+            claimed = await self._write(
+                lambda db: work.claim(db, worker, broker, limit, lease, gates, self._now())
+            )
+            if claimed.heads or not claimed.more:
+                return claimed.heads
 
     def _take(
         self,
@@ -191,6 +201,17 @@ class SqliteStore(Door):
 
     def _journal(self, letter_id: str | None, after: int, limit: int) -> Awaitable[list[JournalLine]]:
         return self._read(lambda db: reading.journal(db, letter_id, after, limit))
+
+    def _measure_change_log(self, after: int, limit: int) -> Awaitable[LogSize]:
+        return self._read(lambda db: reading.measure_change_log(db, after, limit))
+
+    async def _trim_change_log(self, before: datetime, up_to: int, after: int, limit: int) -> Trimmed:
+        """What can be deleted is found by a reader; the writer's thread only deletes."""
+        lines = await self._read(lambda db: reading.old_lines(db, after, limit))
+        numbers, trimmed = find_trimmable(lines, ticks(before), up_to, after, limit)
+        if numbers:
+            await self._write(lambda db: work.delete_lines(db, numbers))
+        return trimmed
 
     def _operation(self, operation_id: str) -> Awaitable[Operation]:
         return self._read(lambda db: operations.operation(db, operation_id))

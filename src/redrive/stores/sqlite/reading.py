@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from redrive.errors import FormatError
 from redrive.letters import Attempt, DeadLetter, Note
 from redrive.letters.letter import storable
-from redrive.stores.base import JournalLine, Page, unknown_letter
+from redrive.stores.base import LINE_OVERHEAD, JournalLine, LogSize, OldLine, Page, unknown_letter
 from redrive.stores.cold import check_sum
 from redrive.stores.query import Position, Query, write_cursor
 from redrive.stores.rows import attempt_of, head_of, letter_of, line_of, moment
@@ -108,6 +108,30 @@ def journal(db: Connection, letter_id: str | None, after_line: int, limit: int) 
         [after_line, *values, limit],
     )
     return [line_of(row) for row in rows]
+
+
+_TEXTS: Final = ("actor", "letter_id", "action", "before", "coalesce(after, '')", "detail")
+_LINE_BYTES: Final = " + ".join(f"length(CAST({text} AS BLOB))" for text in _TEXTS)
+
+
+def measure_change_log(db: Connection, after: int, limit: int) -> LogSize:
+    """The size of the next lines (S57)."""
+    last, size = db.execute(
+        f"SELECT max(number), coalesce(sum(size), 0) FROM (SELECT number, {LINE_OVERHEAD} + {_LINE_BYTES} AS size"
+        " FROM change_log WHERE number > ? ORDER BY number LIMIT ?)",
+        (after, limit),
+    ).fetchone()
+    return LogSize(after if last is None else last, size)
+
+
+def old_lines(db: Connection, after: int, limit: int) -> list[OldLine]:
+    """The next lines, with the states of their letters (S58)."""
+    rows = db.execute(
+        "SELECT line.number, line.at, state FROM (SELECT number, at, letter_id FROM change_log WHERE number > ?"
+        " ORDER BY number LIMIT ?) AS line LEFT JOIN letters ON id = letter_id ORDER BY line.number",
+        (after, limit),
+    )
+    return [OldLine(*row) for row in rows]
 
 
 def damaged_letter(db: Connection) -> str | None:

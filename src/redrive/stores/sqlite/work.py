@@ -8,7 +8,7 @@ and what they write, nobody else writes. They commit nothing and know no thread,
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from redrive.letters import Hold, LetterHead, State, Step
 from redrive.letters.letter import storable
@@ -31,6 +31,7 @@ from redrive.stores.changes import (
     Settlement,
     Tag,
     action_of,
+    attempt_strategy,
     describe,
     failure_fields,
     result_of,
@@ -38,12 +39,14 @@ from redrive.stores.changes import (
     state_after,
 )
 from redrive.stores.cold import pack_failure
+from redrive.stores.gates import Gate, Gatekeeper
 from redrive.stores.rows import HEAD, ID, TAGS, NewRow, bind, head_of, read_tags, span, tags_column
 from redrive.stores.sqlite.rows import COLUMNS, insert_bodies, insert_letters, quickly_bound
 
 Connection: TypeAlias = sqlite3.Connection
 T = TypeVar("T")
 _LET_IN: Final = 10_000  # how many letters may fall due in one claim (S13)
+_LOOKED_AT: Final = 2000  # due letters that one claim looks at for those that pass its gates
 _AT_ONCE: Final = 500  # ids bound in one statement, or letters looked at by one
 # Rows that one statement adds. Few sizes, because each of them is a program that SQLite makes and keeps; the largest is
 # SQLite's limit for such a list.
@@ -138,26 +141,102 @@ def _is_first(letter_id: str, new: set[str]) -> bool:
 # --- claiming --------------------------------------------------------------------------------------------
 
 
+class Claimed(NamedTuple):
+    """The letters of a claim, and whether it has not looked at all that are due."""
+
+    heads: list[LetterHead]
+    more: bool = False
+
+
+_FALLEN_DUE: Final = "SELECT created_at FROM letters WHERE ready = 0 AND broker = ? AND next_retry_at <= ?"
+_DUE: Final = "FROM letters WHERE ready = 1 AND broker = ? ORDER BY priority DESC, created_at LIMIT ?"
+# A look is cheaper than an update of nothing.
+_LOOK: Final = (
+    f"SELECT EXISTS ({_FALLEN_DUE}),"
+    " EXISTS (SELECT 1 FROM letters WHERE waits_for IS NOT NULL AND broker = ?)"
+)
+# The gates at which letters wait, each found by one step in the index.
+_GATES: Final = (
+    "WITH RECURSIVE gates (name) AS (SELECT min(waits_for) FROM letters WHERE broker = ?1 AND waits_for IS NOT NULL"
+    " UNION ALL SELECT (SELECT min(waits_for) FROM letters WHERE broker = ?1 AND waits_for > name)"
+    " FROM gates WHERE name IS NOT NULL) SELECT name FROM gates WHERE name IS NOT NULL"
+)
+
+
 def claim(
-    db: Connection, worker: str, broker: str, limit: int, lease: timedelta, now: int
-) -> list[LetterHead]:
-    """Due letters of one broker, by priority, then by age (S6 to S9)."""
-    waiting = "SELECT created_at FROM letters WHERE ready = 0 AND broker = ? AND next_retry_at <= ?"
-    if db.execute(
-        f"{waiting} LIMIT 1", (broker, now)
-    ).fetchone():  # a look is cheaper than an update of nothing
+    db: Connection,
+    worker: str,
+    broker: str,
+    limit: int,
+    lease: timedelta,
+    gates: Sequence[Gate],
+    now: int,
+) -> Claimed:
+    """Due letters of one broker that no gate stops, by priority, then by age (S6 to S9, S52 to S55)."""
+    fallen_due, waiting = db.execute(_LOOK, (broker, now, broker)).fetchone()
+    if fallen_due:
         db.execute(
-            f"UPDATE letters SET ready = 1 WHERE created_at IN ({waiting} ORDER BY next_retry_at LIMIT ?)",
+            f"UPDATE letters SET ready = 1 WHERE created_at IN ({_FALLEN_DUE} ORDER BY next_retry_at LIMIT ?)",
             (broker, now, _LET_IN),
         )
-    due = (
-        "SELECT created_at FROM letters WHERE ready = 1 AND broker = ?"
-        " ORDER BY priority DESC, created_at LIMIT ?"
-    )
-    rows = _hold(db, due, [broker, limit], worker, lease, now)
+    if not gates and not waiting:
+        return Claimed(_claim(db, f"SELECT created_at {_DUE}", [broker, limit], worker, lease, now))
+    keeper = Gatekeeper(gates, limit)
+    if waiting:
+        _let_in_waiting(db, broker, keeper)
+    picked, more = _pick(db, broker, limit, keeper)
+    if not picked:
+        return Claimed([], more)
+    return Claimed(_claim(db, ", ".join("?" * len(picked)), picked, worker, lease, now))
+
+
+def _claim(
+    db: Connection, which: str, values: list[Any], worker: str, lease: timedelta, now: int
+) -> list[LetterHead]:
+    rows = _hold(db, which, values, worker, lease, now)
     rows.sort(key=lambda row: (-row[_PRIORITY], row[_CREATED_AT]))
     _journal_claims(db, now, [row[_CREATED_AT] for row in rows])
     return [head_of(row) for row in rows]
+
+
+def _let_in_waiting(db: Connection, broker: str, keeper: Gatekeeper) -> None:
+    """The first letters at each gate that is open can be claimed. The others stay where they cost nothing."""
+    for (name,) in db.execute(_GATES, (broker,)).fetchall():
+        if count := keeper.let_in(name):
+            db.execute(
+                "UPDATE letters SET ready = 1, waits_for = NULL WHERE created_at IN (SELECT created_at FROM letters"
+                " WHERE broker = ? AND waits_for = ? ORDER BY priority DESC, created_at LIMIT ?)",
+                (broker, name, count),
+            )
+
+
+def _pick(db: Connection, broker: str, limit: int, keeper: Gatekeeper) -> tuple[list[int], bool]:
+    """The keys of the first due letters that pass; those before them that do not pass wait from now on."""
+    picked: list[int] = []
+    stopped: dict[str, list[int]] = {}
+    seen = 0
+    due = db.execute(
+        f"SELECT created_at, source, consumer_group, kind, strategy {_DUE}", (broker, _LOOKED_AT)
+    )
+    for key, source, group, kind, strategy in due:
+        seen += 1
+        gate = keeper.stop(source, group, kind, strategy)
+        if gate is not None:
+            stopped.setdefault(gate, []).append(key)
+            continue
+        picked.append(key)
+        if len(picked) == limit:
+            break
+    due.close()
+    for gate, keys in stopped.items():
+        for start in range(0, len(keys), _AT_ONCE):
+            some = keys[start : start + _AT_ONCE]
+            db.execute(
+                "UPDATE letters SET ready = NULL, waits_for = ?"
+                f" WHERE created_at IN ({', '.join('?' * len(some))})",
+                [gate, *some],
+            )
+    return picked, seen == _LOOKED_AT
 
 
 def take(
@@ -187,18 +266,26 @@ def take(
             before = State.PENDING
         if before not in _TAKING:
             continue
-        heads += map(head_of, _hold(db, "?", [key], worker, lease, now))
+        heads += map(head_of, _hold(db, "?", [key], worker, lease, now, waiting=True))
         write_journal(db, [(now, worker, letter_id, _TAKING[before], before, State.PROCESSING, "")])
     return heads
 
 
 def _hold(
-    db: Connection, which: str, values: list[Any], worker: str, lease: timedelta, now: int
+    db: Connection,
+    which: str,
+    values: list[Any],
+    worker: str,
+    lease: timedelta,
+    now: int,
+    *,
+    waiting: bool = False,
 ) -> list[tuple[Any, ...]]:
-    """Give letters to a worker; the rows of their heads."""
+    """Give letters to a worker; the rows of their heads. `waiting`: some of them may wait at a gate."""
+    also = ", waits_for = NULL" if waiting else ""
     return db.execute(
         "UPDATE letters SET state = ?, ready = NULL, fence = fence + 1, locked_by = ?, locked_at = ?,"
-        f" lease_until = ?, updated_at = ? WHERE created_at IN ({which}) RETURNING {COLUMNS}",
+        f" lease_until = ?, updated_at = ?{also} WHERE created_at IN ({which}) RETURNING {COLUMNS}",
         [State.PROCESSING, worker, now, now + span(lease), now, *values],
     ).fetchall()
 
@@ -256,7 +343,7 @@ def _update(db: Connection, columns: dict[str, Any], keys: Sequence[int], *, tri
 def settle(db: Connection, settlements: Sequence[Settlement], now: int) -> list[bool]:
     """Carry out each outcome whose hold is good (S14 to S18); those that change the same are written together."""
     holds = [one.hold for one in settlements]
-    columns_held = "created_at, locked_by, locked_at, dlq_retry_count, next_retry_at, unconfirmed"
+    columns_held = "created_at, locked_by, locked_at, dlq_retry_count, next_retry_at, unconfirmed, strategy"
     held = _held(db, holds, now, columns_held, or_sent=True)
     answers: list[bool] = []
     alike: dict[tuple[bool, tuple[tuple[str, Any], ...]], list[int]] = {}
@@ -269,7 +356,7 @@ def settle(db: Connection, settlements: Sequence[Settlement], now: int) -> list[
         answers.append(row is not None)
         if row is None:
             continue
-        key, worker, locked_at, count, due, unconfirmed = row
+        key, worker, locked_at, count, due, unconfirmed, strategy = row
         if not isinstance(outcome, Resolve | Release) and outcome.failure is not None:
             db.execute("UPDATE bodies SET failure = ? WHERE letter = ?", (pack_failure(outcome.failure), key))
         ending = endings.get((id(outcome), due <= now, unconfirmed))
@@ -290,7 +377,7 @@ def settle(db: Connection, settlements: Sequence[Settlement], now: int) -> list[
                     locked_at,
                     now,
                     worker,
-                    outcome.strategy,
+                    attempt_strategy(outcome, strategy),
                     result,
                     hold.fence,
                     outcome.detail,
@@ -430,7 +517,7 @@ def _effects(db: Connection, change: Change, key: int, tags: str | None, by: str
     """The columns of the head that a change sets; what it writes elsewhere is written here."""
     match change:
         case Schedule(at):
-            return {"next_retry_at": at, "ready": _ready(State.PENDING, bind(at), now)}
+            return {"next_retry_at": at, "ready": _ready(State.PENDING, bind(at), now), "waits_for": None}
         case Assign(to):
             return {"assignee": to}
         case Prioritise(priority):
@@ -473,6 +560,13 @@ def write_journal(db: Connection, lines: Iterable[tuple[Any, ...]]) -> None:
         for at, actor, letter_id, action, old, new, detail in lines  # plain texts are bound quickest (`rows`)
     ]
     _insert(db, "change_log (at, actor, letter_id, action, before, after, detail)", rows)
+
+
+def delete_lines(db: Connection, numbers: Sequence[int]) -> None:
+    """Delete lines of the change log (S58)."""
+    for start in range(0, len(numbers), _AT_ONCE):
+        some = numbers[start : start + _AT_ONCE]
+        db.execute(f"DELETE FROM change_log WHERE number IN ({', '.join('?' * len(some))})", some)
 
 
 def _journal_claims(db: Connection, now: int, keys: Sequence[int]) -> None:

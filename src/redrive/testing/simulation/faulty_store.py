@@ -4,13 +4,14 @@ Every verb is one step of the `Edge`. The `Watch` sees the letters before and af
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from redrive.errors import StoreBusyError
 from redrive.letters import DeadLetter, Hold, LetterHead
-from redrive.stores.base import LEASE, MAX_REDRIVES, JournalLine, Page, Rescued
+from redrive.stores.base import LEASE, MAX_REDRIVES, JournalLine, LogSize, Page, Rescued, Trimmed
 from redrive.stores.changes import Change, Settlement
+from redrive.stores.gates import Gate
 from redrive.stores.memory import MemoryStore
 from redrive.stores.memos import Memo
 from redrive.stores.operations import Group, Item, Operation, OperationState
@@ -96,12 +97,18 @@ class FaultyStore:
         return await self._read("tally", lambda: self._store.tally(by, query))
 
     async def claim(
-        self, worker: str, *, broker: str, limit: int = 10, lease: timedelta = LEASE
+        self,
+        worker: str,
+        *,
+        broker: str,
+        limit: int = 10,
+        lease: timedelta = LEASE,
+        gates: Sequence[Gate] = (),
     ) -> list[LetterHead]:
         """Claim."""
         return await self._verb(
             "claim",
-            lambda: self._store.claim(worker, broker=broker, limit=limit, lease=lease),
+            lambda: self._store.claim(worker, broker=broker, limit=limit, lease=lease, gates=gates),
             worker,
             brokers=(broker,),
         )
@@ -165,6 +172,21 @@ class FaultyStore:
     ) -> list[JournalLine]:
         """Read the journal."""
         return await self._read("journal", lambda: self._store.journal(letter_id, after=after, limit=limit))
+
+    async def measure_change_log(self, *, after: int = 0, limit: int = 10_000) -> LogSize:
+        """Measure the change log."""
+        return await self._read(
+            "measure_change_log", lambda: self._store.measure_change_log(after=after, limit=limit)
+        )
+
+    async def trim_change_log(
+        self, *, before: datetime, up_to: int = 0, after: int = 0, limit: int = 1000
+    ) -> Trimmed:
+        """Trim the change log."""
+        return await self._read(
+            "trim_change_log",
+            lambda: self._store.trim_change_log(before=before, up_to=up_to, after=after, limit=limit),
+        )
 
     async def begin(self, operation: Operation, ids: Sequence[str]) -> bool:
         """Begin an operation; what it lists is noted before anything can go wrong."""

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
+
 from redrive.clock import Clock
 from redrive.letters import DeadLetter, Hold, Message, State
 from redrive.letters.lifecycle import TABLE
@@ -222,6 +224,11 @@ class Watch:
         self, verb: str, old: DeadLetter, new: DeadLetter, holds: Sequence[Hold], now: datetime
     ) -> None:
         name = _told(old)
+        if verb == "claim" and new.state is State.PENDING:
+            # It was not claimed: a gate has stopped it, or is open again.
+            only = msgspec.structs.replace(old, waits_for=new.waits_for)
+            self.rule(new == only, f"claim: {name} was changed, but not claimed")
+            return
         if old.state is not new.state:
             self.rule(
                 (old.state, new.state) in _LEGAL, f"{verb}: {name} went from {old.state} to {new.state}"

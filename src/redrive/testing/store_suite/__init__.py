@@ -17,6 +17,7 @@ from redrive.testing.store_suite.operating import Operating
 from redrive.testing.store_suite.reading import Reading
 from redrive.testing.store_suite.remembering import Remembering
 from redrive.testing.store_suite.settling import Settling
+from redrive.testing.store_suite.waiting import Waiting
 
 __all__ = [
     "Adding",
@@ -28,8 +29,9 @@ __all__ = [
     "Remembering",
     "Settling",
     "StoreSuite",
+    "Waiting",
 ]
 
 
-class StoreSuite(Adding, Claiming, Settling, Changing, Reading, Failing, Operating, Remembering):
+class StoreSuite(Adding, Claiming, Settling, Changing, Reading, Failing, Operating, Remembering, Waiting):
     """The whole contract as tests."""

@@ -113,6 +113,15 @@ class Settling(Ground):
         assert await store.settle([Settlement(old.hold, Resolve())]) == [False]
         assert await store.settle([Settlement(new.hold, Resolve())]) == [True]
 
+    async def test_s16_attempt_has_the_strategy_of_the_letter(self, store: Store, clock: ManualClock) -> None:
+        await store.add([a_letter(strategy="immediate")])
+        [head] = await store.claim("w", broker=BROKER)
+        await store.settle([Settlement(head.hold, Retry(at=clock.now(), strategy="scheduled"))])
+        [head] = await store.claim("w", broker=BROKER)
+        await store.settle([Settlement(head.hold, Resolve())])
+        [letter] = await store.load([head.id])
+        assert [attempt.strategy for attempt in letter.attempts] == ["immediate", "scheduled"]
+
     async def test_s16_redrives_are_counted_and_kept(self, store: Store, clock: ManualClock) -> None:
         await store.add([a_letter()])
         for number in (1, 2):
