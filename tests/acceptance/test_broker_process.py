@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+import pika
+import pika.exceptions
 import pytest
 
 from redrive.amqp import methods as m
@@ -45,9 +47,9 @@ class Broker:
         self.tls_port = ports.get("amqps", 0)
         self.management_port = ports.get("http", 0)
 
-    def request(self, method: str, path: str, body: object = None) -> int:
-        """The status that the management API answers guest with."""
-        headers = {"Authorization": f"Basic {b64encode(b'guest:guest').decode()}"}
+    def request(self, method: str, path: str, body: object = None, *, user: str = "guest") -> int:
+        """The status that the management API answers with."""
+        headers = {"Authorization": f"Basic {b64encode(f'{user}:guest'.encode()).decode()}"}
         if body is not None:
             headers["Content-Type"] = "application/json"
         connection = http.client.HTTPConnection("127.0.0.1", self.management_port, timeout=30)
@@ -292,8 +294,10 @@ def test_every_death_and_every_drop_is_told(start: Callable[..., Broker]) -> Non
     client.call(m.QueueDeclare("dead", passive=True), m.QueueDeclareOk)
     client.close()
     told = broker.stop()[1]
-    assert re.search(r"DEBUG message died in queue q of vhost /: rejected", told)
-    assert re.search(r"WARNING dead letter of queue nowhere in vhost / dropped: .* \(rejected\)", told)
+    assert re.search(r"DEBUG redrive.broker: message died in queue q of vhost /: rejected", told)
+    assert re.search(
+        r"WARNING redrive.broker: dead letter of queue nowhere in vhost / dropped: .* \(rejected\)", told
+    )
     assert "precious" not in told
 
 
@@ -359,3 +363,19 @@ def test_slow_and_evil_requests_hold_up_neither_others_nor_the_end(start: Callab
         assert "Traceback" not in errors
         for thread in asking:
             thread.join()
+
+
+def test_names_of_users_are_escaped_in_the_log(start: Callable[..., Broker]) -> None:
+    broker = start("--management-port", "0")
+    name = "eve\n2026-01-01 INFO forged\x1b[31m\u202e"
+    parameters = pika.ConnectionParameters(
+        "127.0.0.1", broker.port, credentials=pika.PlainCredentials(name, "x"), connection_attempts=1
+    )
+    with pytest.raises(pika.exceptions.AMQPConnectionError):
+        pika.BlockingConnection(parameters)
+    assert broker.request("GET", "/api/whoami", user=name) == 401
+    _, errors = broker.stop()
+    lines = errors.splitlines()
+    escaped = "eve\\n2026-01-01 INFO forged\\x1b[31m\\u202e"
+    assert len([line for line in lines if escaped in line]) >= 2, lines
+    assert all(line.isprintable() and not line.startswith("2026-01-01") for line in lines)

@@ -69,6 +69,7 @@ class Broker:
             1, dead_letter_retry
         )  # milliseconds until a kept dead letter is sent again
         self.log = log or logging.getLogger("redrive.broker")
+        self._warned: set[str] = set()
         self._tells_deaths = self.log.isEnabledFor(logging.DEBUG)
         self.node_name = NODE_NAME
         self.cluster_name = cluster_name or f"redrive@{uuid4()}"  # tells this broker from all others
@@ -421,6 +422,12 @@ class Broker:
         name = self._reply_names.pop(channel, None)
         if name is not None:
             del self._replies[name]
+
+    def warn_once(self, text: str) -> None:
+        """Log a warning that would come with every message."""
+        if text not in self._warned:
+            self._warned.add(text)
+            self.log.warning("%s", text)
 
     def died(self, vhost: VHost, queue: Queue, reason: Reason, strategy: str) -> None:
         """Count a death and tell it."""

@@ -84,7 +84,10 @@ class HeaderFacts:
         self.priority = priority_of(raw)
         written = read_expiration(raw)
         life = None if written is None else parse_expiration(written)
-        self.expiration = life if session.broker.features.ttl else None
+        if life is not None and not session.broker.features.ttl:
+            session.broker.warn_once("the expiration of messages is ignored: enable_ttl is off")
+            life = None
+        self.expiration = life
         user = read_field(raw, "user_id")
         if user is not None:
             check_user_id(str(user), session.user, session.tags)

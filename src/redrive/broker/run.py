@@ -7,7 +7,6 @@ output tells when it is ready and where it listens; whoever started it may wait 
 import asyncio
 import contextlib
 import gc
-import logging
 import signal
 import ssl
 import sys
@@ -55,6 +54,7 @@ class BrokerOptions:
     host: str = "127.0.0.1"
     port: int = 5672
     management_port: int | None = None
+    allowed_hosts: tuple[str, ...] = ()  # names that the management API answers to, beside its address
     tls: Tls | None = None
     data: Path | None = None
     salvage: bool = False
@@ -66,7 +66,6 @@ class BrokerOptions:
     dead_letter_fallback: str | None = None
     dead_letter_retry: timedelta = timedelta(milliseconds=DEAD_LETTER_RETRY)
     anonymous: Credentials | None = GUEST
-    log_level: str = "warning"
 
 
 async def run_broker(options: BrokerOptions) -> None:
@@ -140,7 +139,7 @@ async def _listen(
         if options.management_port is not None:
             from redrive.broker.management import start_management  # noqa: PLC0415  costs time only those who ask
 
-            management = await start_management(server, host, options.management_port)
+            management = await start_management(server, host, options.management_port, options.allowed_hosts)
             closers.append(management.close)
             places.append(f"http://{host}:{management.port}/")
     except OSError as error:
@@ -155,7 +154,6 @@ def _say(line: str) -> None:
 
 def run(options: BrokerOptions) -> None:
     """Run a broker in this process, on the fastest event loop there is."""
-    logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     factory = None
     with contextlib.suppress(ImportError):
         import uvloop  # noqa: PLC0415  faster where it exists

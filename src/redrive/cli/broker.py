@@ -1,5 +1,7 @@
 """`redrive broker`: the embedded broker as a process of its own."""
 
+import os
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from redrive.broker.run import BrokerOptions, Tls, run
 from redrive.broker.server import ServerOptions
 from redrive.errors import SettingsError
 from redrive.rules import parse_duration
+from redrive.settings import Settings, load
 
 
 class _Duration(click.ParamType[timedelta]):
@@ -38,6 +41,13 @@ _PORT = click.IntRange(0, 65535)
 )
 @click.option(
     "--management-port", type=_PORT, help="The port for the management API; without it there is none."
+)
+@click.option(
+    "--allowed-host",
+    "allowed_hosts",
+    metavar="NAME",
+    multiple=True,
+    help="A host name that requests to the management API may use, instead of serve.allowed_hosts. Repeatable.",
 )
 @click.option(
     "--data",
@@ -135,10 +145,28 @@ _PORT = click.IntRange(0, 65535)
     show_default=True,
     help="What is logged; debug tells every death of a message.",
 )
-@click.option("--dlx/--no-dlx", default=True, help="Dead-letter exchanges.")
-@click.option("--ttl/--no-ttl", default=True, help="Times to live of messages and queues.")
-@click.option("--length-limit/--no-length-limit", default=True, help="Limits on the length of queues.")
-def command(**given: object) -> None:
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How it is logged.",
+)
+@click.option(
+    "--dlx/--no-dlx", default=None, help="Dead-letter exchanges, instead of embedded.enable_dlx (on)."
+)
+@click.option(
+    "--ttl/--no-ttl",
+    default=None,
+    help="Times to live of messages and queues, instead of embedded.enable_ttl (on).",
+)
+@click.option(
+    "--length-limit/--no-length-limit",
+    default=None,
+    help="Limits on the length of queues, instead of embedded.enable_length_limit (on).",
+)
+@click.pass_obj
+def command(path: Path | None, /, **given: object) -> None:
     """Run the embedded broker: AMQP 0-9-1 as RabbitMQ speaks it.
 
     \b
@@ -149,7 +177,20 @@ def command(**given: object) -> None:
 
     The user guest (password guest) may connect from this machine only.
     """
+    from redrive.watch.log_format import configure
+
+    configure(str(given["log_level"]), given["log_format"], sys.stderr)  # type: ignore[arg-type]  # click has checked it
+    if None in (given["dlx"], given["ttl"], given["length_limit"]):  # else `redrive serve` has read them
+        _read_settings(given, load(path, os.environ))
     run(_options(given))
+
+
+def _read_settings(given: dict[str, object], settings: Settings) -> None:
+    """What the command line leaves open is as the settings say."""
+    for feature in ("dlx", "ttl", "length_limit"):
+        if given[feature] is None:
+            given[feature] = getattr(settings.embedded, f"enable_{feature}")
+    given["allowed_hosts"] = given["allowed_hosts"] or settings.serve.allowed_hosts
 
 
 def _options(given: dict[str, object]) -> BrokerOptions:
@@ -167,13 +208,13 @@ def _options(given: dict[str, object]) -> BrokerOptions:
             "host",
             "port",
             "management_port",
+            "allowed_hosts",
             "data",
             "salvage",
             "max_message_size",
             "memory_limit",
             "dead_letter_fallback",
             "dead_letter_retry",
-            "log_level",
         ),  # type: ignore[arg-type]
         anonymous=None if user == "none" else Credentials(user, password),
         tls=tls,

@@ -14,7 +14,7 @@ import os
 import re
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -51,11 +51,13 @@ class EmbeddedBroker:
         port: int,
         management_port: int,
         environment: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
     ) -> None:
         self._data = data
         self._environment = {**os.environ, **(environment or {})}  # secrets are not for a command line
         self._clock = clock
         self._ports = (port, management_port)
+        self._options = tuple(options)  # further ones of `redrive broker`
         self._process: asyncio.subprocess.Process | None = None
         self._readers: list[asyncio.Task[None]] = []
         self._keeping: asyncio.Task[None] | None = None
@@ -100,6 +102,7 @@ class EmbeddedBroker:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "redrive.serve.bound", str(os.getpid()), "broker"),
                 *("--port", str(port), "--management-port", str(management), "--data", str(self._data)),
+                *self._options,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,

@@ -119,6 +119,7 @@ class Server:
                 Figures(store, crew, self._clock),
                 self._settings.serve.host,
                 self._settings.serve.port,
+                self._settings.serve.allowed_hosts,
             )
             ending.push_async_callback(web.close)
             await self._connect(transport, crew)
@@ -165,6 +166,7 @@ class Server:
                 "REDRIVE_SERVE_ANONYMOUS_LOGIN_USER": serve.anonymous_login_user,
                 "REDRIVE_SERVE_ANONYMOUS_LOGIN_PASS": serve.anonymous_login_pass,
             },
+            options=_broker_options(self._settings),
         )
         ending.push_async_callback(broker.stop)
         addresses = await broker.start()
@@ -215,6 +217,17 @@ def store_of(settings: Settings) -> StoreSettings:
 def component_of(kind: str) -> str:
     """What alerts call a broker of this kind."""
     return {"rabbitmq": "RabbitMQ", "kafka": "Kafka"}.get(kind, kind)
+
+
+def _broker_options(settings: Settings) -> list[str]:
+    """What the settings say of the embedded broker, for `redrive broker`."""
+    embedded = settings.embedded
+    return [
+        "--dlx" if embedded.enable_dlx else "--no-dlx",
+        "--ttl" if embedded.enable_ttl else "--no-ttl",
+        "--length-limit" if embedded.enable_length_limit else "--no-length-limit",
+        *(f"--allowed-host={name}" for name in settings.serve.allowed_hosts),
+    ]
 
 
 def _file_of(store: StoreSettings) -> Path | None:

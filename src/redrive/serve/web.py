@@ -3,24 +3,25 @@
 `GET /health` says whether it is well, `GET /metrics` what it has counted, and `POST /store/VERB` is the store for other
 processes of this machine, in the form of `stores.wire`.
 
-The rule: nobody but this machine. There is no authentication yet, so it listens on loopback only, answers only to
-names of loopback (a page in a browser cannot reach it under a name of its own), and takes questions for the store only
-with a content type that a browser does not send to others unasked.
+The rule: nobody but this machine. There is no authentication yet, so it listens on loopback only, refuses what a page
+of another site can make a browser send (`redrive.browser_guard`), and takes questions for the store only with their
+own content type.
 """
 
-import ipaddress
 import json
 import logging
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
+from redrive.browser_guard import BrowserGuard, is_loopback_name
 from redrive.errors import (
     FormatError,
     LetterNotFoundError,
@@ -54,25 +55,18 @@ _STATUS: Final = {
 
 def check_loopback(host: str) -> None:
     """Refuse to be reached by others."""
-    if not _is_loopback(host):
+    if not is_loopback_name(host):
         raise SettingsError(
             f"serve.host = '{host:.60}' is not an address of this machine alone; "
             "without authentication only 127.0.0.1, ::1 and localhost will do"
         )
 
 
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-async def start_web(store: Store, condition: Condition, figures: Figures, host: str, port: int) -> Listening:
-    """Listen there; port 0 is any that is free."""
-    return await listen(application(store, condition, figures), host, port)
+async def start_web(
+    store: Store, condition: Condition, figures: Figures, host: str, port: int, hosts: Iterable[str] = ()
+) -> Listening:
+    """Listen there; port 0 is any that is free. `hosts`: further names that it answers to."""
+    return await listen(application(store, condition, figures, hosts), host, port)
 
 
 async def listen(app: ASGIApp, host: str, port: int) -> Listening:
@@ -90,7 +84,7 @@ async def listen(app: ASGIApp, host: str, port: int) -> Listening:
 # --- answers ------------------------------------------------------------------------------------------------
 
 
-def application(store: Store, condition: Condition, figures: Figures) -> ASGIApp:
+def application(store: Store, condition: Condition, figures: Figures, hosts: Iterable[str] = ()) -> ASGIApp:
     """Everything that is answered."""
 
     async def health(_request: Request) -> Response:
@@ -104,9 +98,8 @@ def application(store: Store, condition: Condition, figures: Figures) -> ASGIApp
         except RedriveError as error:
             return Response(f"{error}\n", HTTPStatus.SERVICE_UNAVAILABLE, media_type="text/plain")
 
-    return OnlyHere(
-        Starlette(routes=[Route("/health", health), Route("/metrics", metrics), store_route(store)])
-    )
+    routes = [Route("/health", health), Route("/metrics", metrics), store_route(store)]
+    return BrowserGuard(Starlette(routes=routes), hosts, setting="serve.allowed_hosts")
 
 
 def store_route(store: Store) -> Route:
@@ -123,6 +116,8 @@ def store_route(store: Store) -> Route:
         except RedriveError as error:
             status = _STATUS.get(type(error), HTTPStatus.SERVICE_UNAVAILABLE)
             return Response(wire.error_out(error), status, media_type=wire.CONTENT_TYPE)
+        except ClientDisconnect:
+            return Response(status_code=HTTPStatus.BAD_REQUEST)  # an aborted upload; nobody reads the answer
         except Exception as error:  # noqa: BLE001  whoever asked is told, whatever it is
             _LOG.exception("the store failed at '%s'", verb)
             told = StoreError(f"the server failed: {type(error).__name__}; its log tells more")
@@ -143,25 +138,3 @@ async def _body(request: Request) -> bytes:
             raise FormatError(f"a question has more than {wire.LARGEST} bytes; ask in smaller pieces")
         pieces.append(piece)
     return b"".join(pieces)
-
-
-class OnlyHere:
-    """Answers only those who call this machine by a name of its own."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or refuse."""
-        names = [value for name, value in scope.get("headers", ()) if name == b"host"]
-        if len(names) == 1 and _is_loopback(_without_port(names[0].decode("latin-1"))):
-            await self._app(scope, receive, send)
-            return
-        refusal = Response("ask for 127.0.0.1 or localhost\n", HTTPStatus.FORBIDDEN, media_type="text/plain")
-        await refusal(scope, receive, send)
-
-
-def _without_port(name: str) -> str:
-    if name.startswith("["):
-        return name[1:].partition("]")[0]
-    return name.partition(":")[0]

@@ -41,6 +41,7 @@ from redrive.settings.values import (
     CollectSettings,
     ConditionSettings,
     ConsumeSettings,
+    EmbeddedSettings,
     MaintenanceSettings,
     NotifySettings,
     RecoverSettings,
@@ -213,6 +214,24 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
                     text, "as whom clients of this machine log in to the embedded broker by ANONYMOUS; `none`: off"
                 ),
                 "anonymous_login_pass": Setting(text, "the password of that user"),
+                "allowed_hosts": Setting(
+                    texts,
+                    "host names that HTTP requests may use beside the loopback names and the address listened on",
+                ),
+            },
+        ),
+        "embedded": (
+            EmbeddedSettings,
+            {
+                "enable_dlx": Setting(
+                    yes_or_no, "dead-letter exchanges; `false`: their arguments are ignored with a warning"
+                ),
+                "enable_ttl": Setting(
+                    yes_or_no, "times to live of messages and queues; `false`: ignored with a warning"
+                ),
+                "enable_length_limit": Setting(
+                    yes_or_no, "limits on the length of queues; `false`: ignored with a warning"
+                ),
             },
         ),
         "alerts": (

@@ -48,6 +48,15 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     management_port: int = 15672
     anonymous_login_user: str = "guest"
     anonymous_login_pass: str = "guest"  # noqa: S105  RabbitMQ's default
+    allowed_hosts: tuple[str, ...] = ()
+
+
+class EmbeddedSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Which extensions of AMQP the embedded broker has, of `redrive serve` and of `redrive broker`."""
+
+    enable_dlx: bool = True
+    enable_ttl: bool = True
+    enable_length_limit: bool = True
 
 
 class CollectSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,6 +241,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retention: RetentionSettings = RetentionSettings()
     collect: CollectSettings = CollectSettings()
     serve: ServeSettings = ServeSettings()
+    embedded: EmbeddedSettings = EmbeddedSettings()
     redact: RedactSettings = RedactSettings()
     alerts: AlertSettings = AlertSettings()
     conditions: tuple[ConditionSettings, ...] = ()

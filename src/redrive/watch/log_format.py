@@ -2,11 +2,13 @@
 
 For the command line, which owns its process; a library user configures logging in their own way and can take
 `JsonFormatter` alone. Both formatters redact what they write, whoever logged it (D4): a line of a library may hold
-the URL it failed to reach.
+the URL it failed to reach. Both escape what a terminal would act on or what would look like a line of its own: names
+come from clients, and those of users are logged before anybody has logged in.
 
 The rule: a line is always written. What cannot be told as JSON is told as text.
 """
 
+import json
 import logging
 import sys
 from collections.abc import Iterable
@@ -15,7 +17,7 @@ from typing import Final, Literal, TextIO, get_args
 
 import msgspec
 
-from redrive.errors import SettingsError, use_instead
+from redrive.errors import SettingsError, on_one_line, use_instead
 from redrive.letters.letter import storable
 from redrive.letters.redact import Redactor
 
@@ -57,9 +59,10 @@ class JsonFormatter(logging.Formatter):
         if record.stack_info:
             fields["stack"] = self._redactor.clean(record.stack_info)
         try:
-            return _encode(fields).decode()
+            line = _encode(fields)
         except Exception:  # noqa: BLE001  one bad field must not cost the line: lone surrogates, huge numbers …
-            return _encode({storable(name): _encodable(value) for name, value in fields.items()}).decode()
+            line = _encode({storable(name): _encodable(value) for name, value in fields.items()})
+        return _printable_json(line.decode())
 
     def _told(self, name: str, value: object) -> object:
         """The value of a field, clean, as something that JSON has."""
@@ -108,13 +111,11 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as text."""
-        try:
-            text = super().format(record)
-        except Exception:  # noqa: BLE001  words that do not fit their text
-            text = f"{self.formatTime(record)} {record.levelname} {record.name}: {_message_of(record)}"
-        stack = getattr(record, _STACK, None)
-        whole = f"{text}\n{stack.rstrip()}" if isinstance(stack, str) and stack else text
-        return self._redactor.clean(whole)
+        record.message = on_one_line(self._redactor.clean(_message_of(record)))
+        record.asctime = self.formatTime(record)
+        below = (_exception_of(self, record), record.stack_info, getattr(record, _STACK, None))
+        stacks = (self._redactor.clean(stack.rstrip()) for stack in below if isinstance(stack, str) and stack)
+        return "\n".join((self.formatMessage(record), *map(_printable_lines, stacks)))
 
 
 def configure(
@@ -141,6 +142,18 @@ def configure(
 
 class _Configured(logging.StreamHandler[TextIO]):
     """The handler that `configure` has set, and may replace; others' stay."""
+
+
+def _printable_lines(text: str) -> str:
+    """Several lines; what a terminal would act on stands there as its escape."""
+    return "\n".join(on_one_line(line.expandtabs(4)) for line in text.split("\n"))
+
+
+def _printable_json(line: str) -> str:
+    """The same JSON in printable characters: the encoder escapes those below a space only."""
+    if line.isprintable():
+        return line
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
 
 
 def _extra_of(record: logging.LogRecord) -> Iterable[tuple[str, object]]:

@@ -41,17 +41,28 @@ class Place:
         *,
         who: tuple[str, str] | None = GUEST,
         octets: bytes | None = None,
+        headers: dict[str, str] | None = None,
     ) -> Reply:
-        """What is answered; JSON where it is JSON."""
+        """What is answered; JSON where it is JSON. A header that is empty is not sent."""
         if body is not None:
             octets = json.dumps(body).encode()
-        return await asyncio.to_thread(self._call, method, path, octets, who)
+        return await asyncio.to_thread(self._call, method, path, octets, who, headers or {})
 
-    def _call(self, method: str, path: str, octets: bytes | None, who: tuple[str, str] | None) -> Reply:
+    def _call(
+        self,
+        method: str,
+        path: str,
+        octets: bytes | None,
+        who: tuple[str, str] | None,
+        more: dict[str, str],
+    ) -> Reply:
         connection = http.client.HTTPConnection("127.0.0.1", self.management.port, timeout=30)
         headers = (
             {} if who is None else {"Authorization": f"Basic {b64encode(':'.join(who).encode()).decode()}"}
         )
+        if octets is not None:
+            headers["Content-Type"] = "application/json"
+        headers = {name: value for name, value in {**headers, **more}.items() if value}
         try:
             connection.request(method, path, octets, headers)
             response = connection.getresponse()

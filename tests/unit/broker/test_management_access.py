@@ -62,6 +62,38 @@ class TestLogin:
         assert (reply.status, reply.body["reason"]) == (401, "Not management user")
 
 
+class TestBrowsers:
+    GET = b'{"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"}'
+
+    @pytest.mark.parametrize(
+        ("headers", "status"),
+        [
+            ({"Host": "evil.example", "Content-Type": "application/json"}, 403),
+            ({"Content-Type": "text/plain"}, 415),
+            ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+            ({}, 415),
+            ({"Content-Type": "application/json", "Origin": "https://evil.example"}, 403),
+            ({"Content-Type": "application/json", "Sec-Fetch-Site": "cross-site"}, 403),
+        ],
+    )
+    async def test_page_of_another_site_cannot_remove_a_message(
+        self, here: Place, headers: dict[str, str], status: int
+    ) -> None:
+        await here.do("PUT", "/api/queues/%2F/q", {})
+        await here.publish("q")
+        path = "/api/queues/%2F/q/get"
+        reply = await here.call("POST", path, octets=self.GET, headers={"Content-Type": "", **headers})
+        assert reply.status == status
+        assert set(reply.body) == {"error", "reason"}
+        assert here.queue("q").ready == 1
+        assert (await here.call("POST", path, octets=self.GET)).body[0]["payload"] == "hello"
+
+    async def test_page_of_another_site_cannot_read_either(self, here: Place) -> None:
+        for headers in ({"Host": "evil.example"}, {"Origin": "http://localhost:3000"}):
+            assert (await here.call("GET", "/api/definitions", headers=headers)).status == 403
+            assert (await here.call("GET", "/metrics", who=None, headers=headers)).status == 403
+
+
 class TestTags:
     async def test_a_manager_sees_what_it_may_enter(self, people: Place) -> None:
         who = ("man", "p")

@@ -108,13 +108,14 @@ async def test_questions_that_are_none_are_refused_with_the_reason(served: Serve
         ("/store/laod", b"\x80", OURS, 400, "did you mean 'load'?"),
         ("/store/close", b"\x80", OURS, 400, "no verb 'close'"),
         ("/store/__init__", b"\x80", OURS, 400, "no verb"),
-        ("/store/damage", b"\x80", {}, 400, "content type"),
-        ("/store/damage", b"\x80", {"Content_Type": "text/plain"}, 400, "content type"),
+        ("/store/damage", b"\x80", {"Content_Type": "application/json"}, 400, "content type"),
         ("/store/load", msgspec.msgpack.encode({"ids": ["x"]}), OURS, 404, "no letter has the id"),
     ):
         found, answer = await served.ask("POST", path, body, **headers)
         assert found == status, path
         assert words in msgspec.msgpack.decode(answer)["text"]
+    for headers in ({}, {"Content_Type": "text/plain"}):
+        assert (await served.ask("POST", "/store/damage", b"\x80", **headers))[0] == 415
     assert (await served.ask("GET", "/store/damage"))[0] == 405
     assert (await served.ask("GET", "/nothing"))[0] == 404
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import io
+import json
 import logging
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -359,3 +361,27 @@ def test_a_traceback_of_trouble_stands_below_its_line(kept: Kept, logs: Logs) ->
     text = TextFormatter().format(kept.records[0])
     assert text.splitlines()[0].endswith("Error=ZeroDivisionError: division by zero")
     assert text.splitlines()[1] == "Traceback (most recent call last):"
+
+
+HOSTILE = "eve\n2026-01-01 INFO root: all is well\x1b[31m\x9b1m\u202eabc\U000e0041"
+
+
+@pytest.mark.parametrize("formatter", [JsonFormatter(), TextFormatter()], ids=["json", "text"])
+def test_text_of_clients_cannot_forge_lines_or_steer_a_terminal(formatter: logging.Formatter) -> None:
+    record = logging.makeLogRecord({"msg": "login of '%s' refused", "args": (HOSTILE,), "user": HOSTILE})
+    line = formatter.format(record)
+    assert line.isprintable()
+    assert "eve\\n2026" in line
+    if isinstance(formatter, JsonFormatter):
+        assert json.loads(line)["message"] == f"login of '{HOSTILE}' refused"
+        assert json.loads(line)["user"] == HOSTILE
+
+
+def test_traceback_keeps_its_lines_but_escapes_what_is_in_them() -> None:
+    try:
+        raise ValueError(f"no queue '{HOSTILE}'")  # noqa: TRY301
+    except ValueError:
+        record = logging.makeLogRecord({"msg": "failed", "exc_info": sys.exc_info()})
+    lines = TextFormatter().format(record).split("\n")
+    assert lines[1] == "Traceback (most recent call last):"
+    assert all(line.isprintable() for line in lines)

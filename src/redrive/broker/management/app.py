@@ -64,7 +64,7 @@ class App:
         except Exception:  # noqa: BLE001  whatever it is, the client gets an answer and the log the reason
             self._log.exception("%s %s failed", request.method, scope.get("raw_path", b"").decode("latin-1"))
             answer = Answer(500, {"error": "internal_server_error", "reason": "see the broker's log"})
-        await _response(answer)(scope, receive, send)
+        await response(answer)(scope, receive, send)
 
     async def _answer(self, request: Request) -> Answer:
         path = request.scope.get("raw_path", b"").decode("latin-1").partition("?")[0]
@@ -147,7 +147,8 @@ async def _made(answer: Answer) -> Answer:
     return answer._replace(body=await answer.body.make()) if isinstance(answer.body, LazyRows) else answer
 
 
-def _response(answer: Answer) -> Response:
+def response(answer: Answer) -> Response:
+    """The answer as it is sent."""
     headers = {"Date": formatdate(usegmt=True), **_HEADERS, **answer.headers}
     if answer.body is None:
         return Response(status_code=answer.status, headers=headers)

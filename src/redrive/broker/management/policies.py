@@ -69,13 +69,17 @@ def load_policy(
     vhost: VHost, row: Mapping[str, Any], name: str, *, operator: bool = False, where: str = ""
 ) -> None:
     """Add a policy; the caller lets the virtual host apply it. `where` is added to the reason of a refusal."""
+    policies, kind = (vhost.operator_policies, OperatorPolicy) if operator else (vhost.policies, Policy)
     try:
-        if operator:
-            vhost.operator_policies.put(OperatorPolicy.from_json(row, vhost.name, name))
-        else:
-            vhost.policies.put(Policy.from_json(row, vhost.name, name))
+        policy = kind.from_json(row, vhost.name, name)
+        policies.put(policy)
     except PolicyError as error:
         raise bad_request(error.reason + where) from None
+    for key in policy.definition:
+        if switch := vhost.broker.features.switch_off_of(key):
+            vhost.broker.log.warning(
+                "policy %s in vhost %s: %s is ignored: %s is off", name, vhost.name, key, switch
+            )
 
 
 def _list(ask: Ask, each: list[Policies]) -> Answer:
