@@ -360,3 +360,27 @@ async def test_ratio_of_dead_letters_is_measured_on_kafka(tmp_path: Path, kafka:
     assert told["text"] == f"{orders}: 12 % of messages were dead-lettered (threshold 10 %)"
     assert told["counts"] == {"delivered": 100, "dead": 12}
     assert (told["component"], told["broker"], told["queue"]) == ("Kafka", "kafka", dead)
+
+
+async def test_dead_letters_that_no_collector_takes_raise_an_alert_until_they_are_collected(
+    tmp_path: Path, rabbitmq: RabbitMQ
+) -> None:
+    rule = '\n    [[alert_rules]]\n    name = "dlq-uncollected"\n    critical = 1\n'
+    async with receivers() as (_, hook, alerts):
+        with channel(rabbitmq.amqp_url) as amqp:
+            # Given a client that has the dead-letter queue for itself, and takes one message of three
+            amqp.queue_declare("legacy.dead", durable=True)
+            for number in range(3):
+                amqp.basic_publish("", "legacy.dead", b"%d" % number)
+            amqp.basic_qos(prefetch_count=1)
+            next(amqp.consume("legacy.dead", exclusive=True))
+            settings = alerts.replace(
+                '[[sources]]\n    name = "orders"', '[collect]\n    queues = ["legacy.dead"]'
+            )
+            with serving(tmp_path, "--broker", rabbitmq.amqp_url, settings=settings + rule) as server:
+                told = await told_of(hook, "dlq-uncollected")
+                assert (told["queue"], told["counts"]) == ("legacy.dead", {"messages": 2})
+                assert server.metric("redrive_collected_total") == 0
+                amqp.close()
+                await told_of(hook, "dlq-uncollected", "recovered")
+                assert server.metric("redrive_collected_total") == 3
