@@ -274,6 +274,29 @@ def test_a_publisher_is_blocked_above_the_memory_limit_until_somebody_consumes(
     consumer.close()
 
 
+def test_fan_out_is_blocked_by_its_entries_and_does_not_delay_a_stop(start: Callable[..., Broker]) -> None:
+    broker = start("--memory-limit", str(16 * 1024 * 1024))
+    beside = Client(broker.port)
+    publishers = [Client(broker.port, **{"connection.blocked": True}) for _ in range(10)]
+    beside.call(m.ExchangeDeclare("all", "fanout"), m.ExchangeDeclareOk)
+    for number in range(500):
+        beside.send(m.QueueDeclare(f"q{number}", nowait=True), 1)
+        beside.send(m.QueueBind(f"q{number}", "all", nowait=True), 1)
+    beside.call(m.QueueDeclare("q0", passive=True), m.QueueDeclareOk)
+    for publisher in publishers:
+        publisher.socket.sendall(publisher.connection.send(m.BasicPublish("all"), 1, Content()) * 1000)
+    for publisher in publishers:
+        assert publisher.wait_for(m.ConnectionBlocked).reason == "low on memory"
+    depth = beside.call(m.QueueDeclare("q0", passive=True), m.QueueDeclareOk).message_count
+    assert 100 < depth < 1000, "the limit is 131 messages in 500 queues each"
+    code, errors = broker.stop()
+    for client in (beside, *publishers):
+        client.close()
+    assert code == 0
+    assert "publishers are blocked" in errors
+    assert "Traceback" not in errors
+
+
 def test_a_secret_can_be_renewed(start: Callable[..., Broker]) -> None:
     client = Client(start().port)
     client.send(m.ConnectionUpdateSecret(b"new", "it was old"))

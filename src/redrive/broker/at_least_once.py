@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from redrive.broker.dead_letter import Reason, dead_letter_of, is_cycle
-from redrive.broker.message import Entry, priority_of
+from redrive.broker.message import ENTRY_COST, Entry, priority_of
 
 if TYPE_CHECKING:
     from redrive.broker.queue import Queue
     from redrive.broker.vhost import VHost
 
 _NEVER: Final = 1 << 62
-_BATCH_SIZE: Final = 1000  # letters that are sent again in one turn
+_MAX_RETRY_COST: Final = 2000 * ENTRY_COST  # of letters that are sent again in one turn
 
 
 class KeptLetter:
@@ -113,7 +113,8 @@ def retry(vhost: "VHost", queue: "Queue", now: int) -> None:
     dead = queue.dead
     dead.retry_at = _NEVER
     dead.due = dead.due or deque(dead)
-    for _ in range(min(_BATCH_SIZE, len(dead.due))):
+    allowed = vhost.broker.cost + _MAX_RETRY_COST
+    while dead.due and vhost.broker.cost < allowed:
         letter = dead.due.popleft()
         if letter in dead and _send(vhost, queue, letter, now) is None:
             vhost.broker.dead_letters_confirmed += 1
@@ -143,6 +144,7 @@ def policy_changed(vhost: "VHost", queue: "Queue", now: int) -> None:
 def _send(vhost: "VHost", queue: "Queue", letter: KeptLetter, now: int) -> str | None:
     """Put a letter into the targets that do not have it; None when all have it, else why not."""
     options, entry = queue.options, letter.entry
+    vhost.broker.cost += ENTRY_COST
     exchange = options.dead_letter_exchange
     if exchange is None or (exchange and exchange not in vhost.exchanges):
         return f"dead-letter exchange '{exchange}' does not exist"
@@ -162,6 +164,7 @@ def _send(vhost: "VHost", queue: "Queue", letter: KeptLetter, now: int) -> str |
         vhost.broker.keep.share(message)
     priority = priority_of(message.properties)
     refused = []
+    vhost.broker.cost += ENTRY_COST * len(missing)
     for target in missing:
         if vhost.enqueue(target, message, now, None, priority, entry.failures):
             letter.taken_by.add(target.name)

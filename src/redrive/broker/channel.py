@@ -19,7 +19,7 @@ from redrive.amqp.properties import read_headers, replace_fields
 from redrive.broker.consumer import Consumer
 from redrive.broker.consumer_timeout import settle_late
 from redrive.broker.dead_letter import Reason
-from redrive.broker.message import PROPERTIES_AT, Entry, Message
+from redrive.broker.message import ENTRY_COST, PROPERTIES_AT, Entry, Message
 from redrive.broker.publishing import HeaderFacts, Route
 from redrive.broker.queue import Queue
 from redrive.broker.vhost import REPLY_TO
@@ -146,7 +146,7 @@ class Channel:
                 continue
             accepted = vhost.enqueue(queue, message, now, facts.expiration, facts.priority) and accepted
         vhost.published += 1
-        broker.published_bytes += message.size
+        broker.cost += message.size + ENTRY_COST * len(queues)
         if not queues and not self._reply_directly(message):
             vhost.unrouted[mandatory] += 1
             if mandatory:
@@ -276,6 +276,7 @@ class Channel:
     def settle_all(self, tags: list[int], verdict: Verdict) -> None:
         """Carry out a verdict on deliveries, in the order of their tags."""
         taken = [self._take(tag) for tag in tags]
+        self.session.broker.cost += ENTRY_COST * len(taken)
         if verdict == "ack":
             for entry, queue in taken:
                 queue.stats.acked += 1

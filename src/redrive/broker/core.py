@@ -4,14 +4,19 @@
 re-enters itself, B11), dispatch of what stands in line (once per turn, however much came in), timers and confirms. Its
 owner calls `receive` of a session with octets, then `work`, and sends what the sessions in `talking` have to say. Times
 are milliseconds since 1970, and always come from the owner.
+
+No call takes long, whatever clients do. Work is counted in `cost`: the size of a message and `ENTRY_COST` for each
+queue that it reaches, and for a delivery, a death or another method what takes as much time. A session stops when
+`cost` has reached `budget`, which the owner sets; `work` has an allowance of its own. The smallest part is one message.
 """
 
 import heapq
 import logging
 import secrets
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
+from math import inf
 from typing import Final
 from uuid import uuid4
 
@@ -29,7 +34,8 @@ from redrive.broker.channel import Channel
 from redrive.broker.consumer_timeout import time_out
 from redrive.broker.dead_letter import Reason
 from redrive.broker.keep import Keep
-from redrive.broker.message import Entry, Message
+from redrive.broker.memory import shrink
+from redrive.broker.message import ENTRY_COST, Entry, Message
 from redrive.broker.queue import Queue, QueueStats
 from redrive.broker.session import Session
 from redrive.broker.users import Users, is_loopback
@@ -39,7 +45,8 @@ RABBITMQ_VERSION: Final = "4.3.0"  # whose behaviour this is; clients read it to
 NODE_NAME: Final = "redrive@localhost"
 GUEST: Final = Credentials("guest", "guest")  # of a new broker
 DEAD_LETTER_RETRY: Final = 180_000  # milliseconds, RabbitMQ's
-_DEATHS_AT_ONCE: Final = 10_000  # then others get a turn: some circles have no end
+_MAX_WORK_COST: Final = 2048 * ENTRY_COST  # of one call of `work`: some circles of dead letters have no end
+_QUEUES_PER_MILLISECOND: Final = 100  # looked at for their memory while publishers are blocked
 
 
 class Broker:
@@ -53,6 +60,7 @@ class Broker:
         limits: Limits | None = None,
         max_message_size: int = MAX_MESSAGE_SIZE,
         memory_limit: int | None = None,
+        resident: Callable[[], int] | None = None,
         dead_letter_fallback: str | None = None,
         dead_letter_retry: int = DEAD_LETTER_RETRY,
         log: logging.Logger | None = None,
@@ -63,7 +71,8 @@ class Broker:
         self.features = features or Features()
         self.limits = limits or Limits()
         self.max_message_size = max_message_size
-        self.memory_limit = memory_limit  # bytes of bodies in memory before publishers have to wait
+        self.memory_limit = memory_limit  # bytes of messages in memory before publishers have to wait
+        self._resident = resident  # bytes of memory that the process has
         self.dead_letter_fallback = dead_letter_fallback
         self.dead_letter_retry = max(
             1, dead_letter_retry
@@ -83,8 +92,11 @@ class Broker:
         self.confirming: set[Channel] = set()  # channels with publishes to confirm
         self.graves: deque[tuple[VHost, Queue, Entry, Reason]] = deque()
         self.dirty: list[Queue] = []
-        self.published_bytes = 0
-        self._watched_at = 0
+        self.cost = 0  # of everything done so far
+        self.budget: float = inf  # the `cost` at which sessions stop for this turn
+        self._memory_checked_at_cost = 0
+        self._next_memory_check = 0  # while publishers are blocked: a time
+        self._memory_check_is_due = False  # one was put off until then
         self.past = QueueStats()  # of queues that are no more
         self.past_publishes: Counter[str] = Counter()  # of virtual hosts that were deleted
         self.churn: Counter[str] = Counter()  # created and closed connections, channels and queues
@@ -302,39 +314,82 @@ class Broker:
 
     def work(self, now: int) -> bool:
         """Do what was left for later; True if there is more, for another turn."""
-        budget = _DEATHS_AT_ONCE
+        allowed = self.cost + _MAX_WORK_COST
         unfinished: list[Queue] = []
-        while self.graves or self.dirty:
-            while self.graves and budget:
-                vhost, queue, entry, reason = self.graves.popleft()
-                vhost.send_dead_letter(queue, entry, reason, now)
-                budget -= 1
-            dirty, self.dirty = self.dirty, []
-            for queue in dirty:
-                queue.is_dirty = False
-                if not queue.is_deleted and queue.dispatch(now):
-                    unfinished.append(queue)
-            if not budget:
-                break
+        while (self.graves or self.dirty) and self.cost < allowed:
+            while self.graves and self.cost < allowed:
+                self._send_dead_letter(*self.graves.popleft(), now)
+            self._dispatch(unfinished, allowed, now)
         for queue in unfinished:
             self.mark(queue)
         if self.confirming:
             self.confirm()
         if self.memory_limit is not None:
-            self._watch_memory(self.memory_limit)
+            self._watch_memory(self.memory_limit, now)
         return bool(self.dirty or self.graves)
 
-    def _watch_memory(self, limit: int) -> None:
+    def _send_dead_letter(self, vhost: VHost, queue: Queue, entry: Entry, reason: Reason, now: int) -> None:
+        self.cost += ENTRY_COST
+        try:
+            vhost.send_dead_letter(queue, entry, reason, now)
+        except Exception:
+            self.log.exception("internal error: dead letter of queue %s in vhost %s", queue.name, vhost.name)
+
+    def _dispatch(self, unfinished: list[Queue], allowed: int, now: int) -> None:
+        """Let dirty queues deliver, the one that has waited longest first; adds those that have more."""
+        dirty, self.dirty = self.dirty, []
+        for at, queue in enumerate(dirty):
+            if self.cost >= allowed:
+                self.dirty = dirty[at:] + self.dirty
+                return
+            queue.is_dirty = False
+            if queue.is_deleted or not queue.consumers:
+                continue
+            ready = queue.ready
+            try:
+                if queue.dispatch(now):
+                    unfinished.append(queue)
+            except Exception:
+                self.log.exception("internal error: dispatch of queue %s", queue.name)
+            self.cost += ENTRY_COST * (ready - queue.ready)
+
+    def _watch_memory(self, limit: int, now: int) -> None:
         """Block publishers above the limit, let them go on well below it; looked at after a fiftieth of it."""
-        if self.blocked_because is None and self.published_bytes - self._watched_at < limit // 50:
+        if self.blocked_because is None:
+            if self.cost - self._memory_checked_at_cost < limit // 50:
+                return
+        elif now < self._next_memory_check:
+            self._memory_check_is_due = True
             return
-        self._watched_at = self.published_bytes
-        held = sum(queue.bytes for _, queue in self.queues()) - self.keep.paged_bytes()
+        self._memory_checked_at_cost = self.cost
+        self._memory_check_is_due = False
+        held = self.held_bytes()
         if self.blocked_because is None and held > limit:
             self.log.warning("publishers are blocked: messages take %d bytes, %d are allowed", held, limit)
             self.block("low on memory")
         elif self.blocked_because is not None and held < limit * 0.8:
+            self.log.warning("publishers go on: messages take %d bytes, %d are allowed", held, limit)
             self.block(None)
+        if self.blocked_because is not None:
+            count = sum(len(vhost.queues) for vhost in self.vhosts.values())
+            self._next_memory_check = now + count // _QUEUES_PER_MILLISECOND
+
+    def held_bytes(self) -> int:
+        """Bytes of memory that messages take, at most.
+
+        Each queue counts the whole of a message although all share one, so this is too much after a fan-out; what the
+        process has is too much after a peak. The smaller of both is the better estimate.
+        """
+        held = sum(queue.bytes + ENTRY_COST * queue.entries for _, queue in self.queues())
+        held -= self.keep.paged_bytes()
+        return held if self._resident is None else min(held, self._resident())
+
+    def release_memory(self) -> None:
+        """Give up memory that was needed in a flood and is not any more; called when there is little to do."""
+        for session in self.sessions:
+            for channel in session.channels.values():
+                channel.unacked = shrink(channel.unacked)
+        self.keep.release_memory()
 
     def confirm(self) -> None:
         """Tell publishers what is safe."""
@@ -355,13 +410,18 @@ class Broker:
     @property
     def next_timer(self) -> int | None:
         """When `tick` is to be called next."""
-        return self._timers[0][0] if self._timers else None
+        first = self._timers[0][0] if self._timers else None
+        if not self._memory_check_is_due:
+            return first
+        return self._next_memory_check if first is None else min(first, self._next_memory_check)
 
     def tick(self, now: int) -> None:
         """Do what time has brought."""
         timers = self._timers
+        due: list[tuple[int, int, Queue]] = []
         while timers and timers[0][0] <= now:
-            at, _, queue = heapq.heappop(timers)
+            due.append(heapq.heappop(timers))
+        for at, _, queue in due:  # what they set for now is for the next turn
             self._armed.discard((queue.id, at))
             if queue.is_deleted:
                 continue

@@ -15,6 +15,7 @@ from redrive.broker.arguments import Declared, check_exchange, check_server_name
 from redrive.broker.channel import Channel, Transaction
 from redrive.broker.consumer import Consumer, header_of
 from redrive.broker.consumer_timeout import settle_late, timeout_of, watch
+from redrive.broker.message import PURGE_COST
 from redrive.broker.queue import Queue
 from redrive.broker.vhost import PREDECLARED, REPLY_TO
 
@@ -219,6 +220,7 @@ def queue_purge(channel: Channel, method: m.QueuePurge) -> None:
     name = _queue_name(channel, method.queue)
     session.check("read", "queue", name)
     count = session.queue(name).purge()
+    session.broker.cost += PURGE_COST * count
     session.hold_for_durability()
     _answer(channel, method, m.QueuePurgeOk(count))
 

@@ -34,7 +34,7 @@ It does not know what definitions and headers mean, what time it is, or what a q
 
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -376,7 +376,7 @@ class Journal(Recovery):
     def _copy(self, fields: tuple[int, ...], record: bytes) -> None:
         """A message, every queue it is in, and what they know about it."""
         place = fields[2]
-        entries = self._shared.get(place, ())
+        entries: Sequence[int] = self._shared.get(place, ())
         if place not in self._bare:
             own = fields[3:6]
             prefix = PUBLISH_SIZE + fields[-2] + fields[-1]
@@ -392,7 +392,7 @@ class Journal(Recovery):
         self._append(record)
         for queue_id, number, expires_at in _triples(entries):
             self._append(ENQUEUE_HEAD.pack(ENQUEUE, place, queue_id, number, expires_at))
-        for queue_id, number, _ in _triples(own + entries):
+        for queue_id, number, _ in _triples((*own, *entries)):
             queue = self._queues[queue_id]
             counts = queue.counts.get(number)
             if counts is not None:
@@ -405,5 +405,5 @@ class Journal(Recovery):
                 self._append(HOLD_HEAD.pack(HOLD, queue_id, number, *held))
 
 
-def _triples(entries: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
+def _triples(entries: Sequence[int]) -> Iterator[tuple[int, int, int]]:
     return zip(entries[::3], entries[1::3], entries[2::3], strict=True)

@@ -17,6 +17,7 @@ from typing import Final
 
 from redrive.broker import records, segments
 from redrive.broker.journal_errors import JournalDamagedError, JournalError, translated
+from redrive.broker.memory import shrink
 from redrive.broker.records import ENQUEUE_HEAD, MESSAGE_HEAD, PUBLISH_HEAD, MalformedError, StoredMessage
 from redrive.broker.segments import Segment
 
@@ -61,7 +62,7 @@ class Index:
         self._defined_in: dict[str, Segment] = {}
         self._queues: dict[int, LiveQueue] = {}
         self._places: dict[int, int] = {}  # place → where it lies
-        self._shared: dict[int, tuple[int, ...]] = {}  # place → queue, number, expiry, queue, …: of `enqueue`
+        self._shared: dict[int, list[int]] = {}  # place → queue, number, expiry, queue, …: of `enqueue`
         self._bare: set[int] = set()  # places whose record itself puts them into no queue, or not any more
         self._adding = 0  # the latest of `add_message`: one queue may settle it before it comes to the next
         self._segments: dict[int, Segment] = {}  # oldest first
@@ -125,22 +126,23 @@ class Index:
             self._drop(before)
 
     def _share(self, place: int, queue_id: int, number: int, expires_at: int) -> None:
-        self._shared[place] = (*self._shared.get(place, ()), queue_id, number, expires_at)
+        entries = self._shared.get(place)
+        if entries is None:
+            self._shared[place] = [queue_id, number, expires_at]
+        else:
+            entries += (queue_id, number, expires_at)  # a fan-out may have thousands: none is copied
         self._queue(queue_id).entries[number] = place
         self._segments[self._places[place] >> SEGMENT_AT].live_bytes += _ENQUEUE_SIZE
 
     def _unshare(self, place: int, queue_id: int, number: int) -> None:
         entries = self._shared[place]
-        for at in range(0, len(entries), 3):
-            if entries[at] == queue_id and entries[at + 1] == number:
-                entries = entries[:at] + entries[at + 3 :]
-                self._segments[self._places[place] >> SEGMENT_AT].live_bytes -= _ENQUEUE_SIZE
-                break
+        at = _find_entry(entries, queue_id, number)
+        if at >= 0:
+            del entries[at : at + 3]
+            self._segments[self._places[place] >> SEGMENT_AT].live_bytes -= _ENQUEUE_SIZE
         else:
             self._bare.add(place)  # it was the entry that its own record made
-        if entries:
-            self._shared[place] = entries
-        else:
+        if not entries:
             del self._shared[place]
             if place in self._bare and place != self._adding:
                 self._drop(place)
@@ -210,6 +212,14 @@ class Index:
         self._defined_in.pop(key).live_bytes -= len(key) + len(value)
         return True
 
+    def release_memory(self) -> None:
+        """Give up the memory of tables that once held much more than now."""
+        self._places = shrink(self._places)
+        self._shared = shrink(self._shared)
+        for queue in self._queues.values():
+            queue.entries = shrink(queue.entries)
+            queue.counts = shrink(queue.counts)
+
     # Reading back
 
     def is_readable(self, place: int) -> bool:
@@ -251,3 +261,15 @@ class Index:
             with translated(segment.path, "read"):
                 file = self._files[segment.number] = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
         return file
+
+
+def _find_entry(entries: list[int], queue_id: int, number: int) -> int:
+    """Where a queue's entry begins in a list of queue, number, expiry, queue, …; below zero if it is not there."""
+    at = -1
+    while True:
+        try:
+            at = entries.index(queue_id, at + 1)
+        except ValueError:
+            return -1
+        if not at % 3 and entries[at + 1] == number:
+            return at

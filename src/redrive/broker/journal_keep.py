@@ -264,6 +264,10 @@ class JournalKeep(Keep):
         message.body = self.body(message)
         self._paged -= message.size
 
+    def release_memory(self) -> None:
+        """Give up memory that was needed in a flood and is not any more."""
+        self.journal.release_memory()
+
     def paged_bytes(self) -> int:
         """How many bytes of bodies are on disk only."""
         return self._paged

@@ -91,6 +91,9 @@ class Keep:
     def load(self, message: Message) -> None:
         """Have such a body in memory again."""
 
+    def release_memory(self) -> None:
+        """Give up memory that was needed in a flood and is not any more."""
+
     def paged_bytes(self) -> int:
         """How many bytes of bodies are on disk only."""
         return 0

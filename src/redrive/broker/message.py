@@ -15,6 +15,10 @@ from redrive.amqp.properties import read_field
 
 PROPERTIES_AT: Final = 12  # class id, weight and body size stand before them in a content header
 NO_PRIORITY: Final = -1  # the publisher set none
+# Bytes that a place in a queue takes at most: an entry, its part of the queue, and a message without its body. It is
+# also the unit in which `Broker.cost` counts work.
+ENTRY_COST: Final = 256
+PURGE_COST: Final = ENTRY_COST // 8  # of an entry that is dropped with many others
 
 
 class Message(Struct, gc=False, eq=False):

@@ -1,7 +1,7 @@
 """How does a publish find its queues without asking twice?
 
 Producers repeat themselves. A `Route` is everything that follows from the octets of a `basic.publish`: the exchange,
-the key, who is reached, whether it is allowed at all. It holds as long as its virtual host's `version` does. A
+the key, who is reached, whether it is allowed at all. Its virtual host remembers it until something changes there. A
 `HeaderFacts` is everything that follows from the octets of a content header. Both are found by identity or by one
 look into a dictionary; what a message needs beyond them is the exception and takes the slow way, which is here too.
 """
@@ -33,7 +33,7 @@ BASIC_PUBLISH: Final = (60, 40)
 class Route:
     """What follows from the octets of a `basic.publish`, for whoever may publish there."""
 
-    __slots__ = ("exchange", "fixed", "is_internal", "keys", "mandatory", "queues", "route", "version")
+    __slots__ = ("exchange", "fixed", "is_internal", "keys", "mandatory", "queues", "route")
 
     def __init__(self, vhost: "VHost", payload: bytes) -> None:
         exchange, key, mandatory, immediate = parse_publish(payload)
@@ -43,7 +43,6 @@ class Route:
         self.keys = (key,)
         self.mandatory = mandatory
         self.route = route_of(payload)
-        self.version = vhost.version
         self.is_internal = bool(exchange) and vhost.exchange(exchange).internal
         asked: list[bool] = []
 

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from redrive.broker.consumer import Consumer
 
 NEVER: Final = 1 << 62
-_AT_ONCE: Final = (
-    2048  # deliveries of one queue in one turn: then the sockets get a chance to say that it is enough
-)
+# Deliveries of one queue in one turn, and about how many bytes: then the sockets get a chance to say that it is enough.
+_MAX_DELIVERIES: Final = 2048
+_MAX_DELIVERED_BYTES: Final = 8 << 20
+_MAX_EXPIRED: Final = 2048  # in one turn
 
 
 class Ground(Protocol):
@@ -250,9 +251,9 @@ class Queue:
             self.ground.bury(self, entry, Reason.MAXLEN)
 
     def expire(self, now: int) -> None:
-        """Let go of what is at the head and over its time; be woken for the next one."""
+        """Let go of what is at the head and over its time; be woken for the next one, or for more of them."""
         line = self.line
-        while True:
+        for _ in range(_MAX_EXPIRED):
             over = next((head for head in line.heads() if head.expires_at and head.expires_at <= now), None)
             if over is None:
                 break
@@ -295,8 +296,15 @@ class Queue:
             self.expire(now)  # another entry may be the first one now
         return more
 
+    def _max_deliveries(self) -> int:
+        """How many entries may be delivered in one turn, by their average size."""
+        if self.bytes_ready <= _MAX_DELIVERED_BYTES:
+            return _MAX_DELIVERIES
+        fitting = _MAX_DELIVERED_BYTES * len(self.line) // self.bytes_ready
+        return min(_MAX_DELIVERIES, max(1, fitting))
+
     def _dispatch_in_turns(self, now: int) -> bool:
-        for _ in range(_AT_ONCE):
+        for _ in range(self._max_deliveries()):
             consumer = self._next_consumer() if self.line else None
             if consumer is None:
                 return False
@@ -320,8 +328,9 @@ class Queue:
     def _dispatch_to(self, consumer: "Consumer", now: int) -> bool:
         line = self.line
         room = consumer.room()
+        most = self._max_deliveries()
         deliver = consumer.deliver
-        for _ in range(min(room, len(line), _AT_ONCE)):
+        for _ in range(min(room, len(line), most)):
             entry = line.popleft()
             message = entry.message
             self.bytes_ready -= message.size + message.meta if self.is_quorum else message.size
@@ -329,7 +338,7 @@ class Queue:
                 self.ground.bury(self, entry, Reason.EXPIRED)
             else:
                 deliver(entry, now)
-        return room > _AT_ONCE and bool(line)
+        return room > most and bool(line)
 
     def _pop(self, now: int) -> Entry | None:
         """The next entry that is not over its time."""
@@ -442,6 +451,11 @@ class Queue:
     def ready(self) -> int:
         """How many entries wait."""
         return len(self.line)
+
+    @property
+    def entries(self) -> int:
+        """How many entries there are, ready or not."""
+        return len(self.line) + self.unacked + self.held
 
     @property
     def bytes(self) -> int:

@@ -7,6 +7,8 @@ output tells when it is ready and where it listens; whoever started it may wait 
 import asyncio
 import contextlib
 import gc
+import logging
+import os
 import signal
 import ssl
 import sys
@@ -21,6 +23,7 @@ from redrive.amqp.sasl import Credentials
 from redrive.broker.arguments import Features
 from redrive.broker.core import DEAD_LETTER_RETRY, GUEST, Broker
 from redrive.broker.journal_keep import JournalKeep
+from redrive.broker.memory import default_memory_limit, resident_bytes
 from redrive.broker.server import Server, ServerOptions
 from redrive.errors import ServiceError, SettingsError
 
@@ -62,14 +65,14 @@ class BrokerOptions:
     limits: Limits = field(default_factory=Limits)
     server: ServerOptions = field(default_factory=ServerOptions)
     max_message_size: int = MAX_MESSAGE_SIZE
-    memory_limit: int | None = None
+    memory_limit: int | None = None  # bytes; None: a part of what the machine has; 0: no limit
     dead_letter_fallback: str | None = None
     dead_letter_retry: timedelta = timedelta(milliseconds=DEAD_LETTER_RETRY)
     anonymous: Credentials | None = GUEST
 
 
-async def run_broker(options: BrokerOptions) -> None:
-    """Run until somebody asks to stop, or the journal cannot be written any more."""
+async def run_broker(options: BrokerOptions) -> Server:
+    """Run until somebody asks to stop, or the journal cannot be written any more; gives the server, which is closed."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -93,6 +96,7 @@ async def run_broker(options: BrokerOptions) -> None:
         server.abandon()
         raise ServiceError(f"the broker stopped because its journal failed: {failures[0]}")
     await server.close()
+    return server
 
 
 async def start(options: BrokerOptions) -> Server:
@@ -100,12 +104,14 @@ async def start(options: BrokerOptions) -> Server:
     keep = None
     if options.data is not None:
         keep = await asyncio.to_thread(JournalKeep, options.data, salvage=options.salvage)
+    limit = default_memory_limit() if options.memory_limit is None else options.memory_limit
     broker = Broker(
         keep=keep,
         features=options.features,
         limits=options.limits,
         max_message_size=options.max_message_size,
-        memory_limit=options.memory_limit,
+        memory_limit=limit or None,
+        resident=resident_bytes,
         dead_letter_fallback=options.dead_letter_fallback,
         dead_letter_retry=round(options.dead_letter_retry / timedelta(milliseconds=1)),
         anonymous=options.anonymous,
@@ -160,4 +166,9 @@ def run(options: BrokerOptions) -> None:
 
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(run_broker(options))
+        _server = runner.run(run_broker(options))
+        # Everything is on disk and said. To free millions of messages one by one would take seconds.
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)

@@ -3,12 +3,18 @@
 The only file of the broker with sockets. Each connection is an asyncio protocol that hands what it reads to its
 session; at the end of a turn of the event loop everything that sessions have to say is sent, one write for each, and
 what the journal was told is brought to disk in a thread. Time-outs, limits on connections and back-pressure are here.
+
+A turn is short, whatever it is that clients send. What sockets bring in between two turns has a budget; a session that
+it does not suffice for keeps the rest, and its socket is not read meanwhile. At the end of each turn such sessions get
+a slice each, in turn, until the time of the turn is over: first those that have had nothing yet, so that a client
+with one request does not wait for those with thousands.
 """
 
 import asyncio
 import logging
 import ssl
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,10 +24,19 @@ from redrive.amqp.frames import HEARTBEAT_FRAME
 from redrive.amqp.states import ConnectionState
 from redrive.broker.core import Broker
 from redrive.broker.journal_keep import JournalKeep
+from redrive.broker.memory import return_free_memory
+from redrive.broker.message import ENTRY_COST
 from redrive.broker.session import Session
 
 _HIGH_WATER: Final = 4 * 1024 * 1024  # octets waiting for a slow reader before its consumers get a rest
 _LINGER: Final = 3.0  # seconds that a client has to hang up after the last word
+# See `Broker.cost`. A thousand entries take about a millisecond.
+_MAX_READ_COST: Final = 4096 * ENTRY_COST  # of what sockets bring in between two turns
+_SLICE_COST: Final = 1024 * ENTRY_COST  # of a session with a backlog, until it is another one's turn
+_MAX_BACKLOG_TIME: Final = 0.005  # seconds of a turn
+_RELEASE_INTERVAL: Final = 10.0  # seconds
+_MIN_RELEASE_COST: Final = 64 << 20  # after less than that there is no memory worth giving back
+_IDLE_COST: Final = 1 << 20  # of an interval in which there was little to do
 
 
 @dataclass(frozen=True)
@@ -30,7 +45,7 @@ class ServerOptions:
 
     handshake_timeout: timedelta = timedelta(seconds=10)
     max_connections: int = 10_000
-    close_timeout: timedelta = timedelta(seconds=3)
+    close_timeout: timedelta = timedelta(seconds=2)
 
 
 def milliseconds() -> int:
@@ -63,12 +78,22 @@ class Server:
         self._servers: list[asyncio.Server] = []
         self.listeners: list[tuple[str, str, int]] = []  # protocol, address, port
         self._of_session: dict[Session, Connection] = {}
+        self._new_backlogs: deque[Connection] = deque()  # of what was read, nothing is handled yet
+        self._backlogs: deque[Connection] = deque()  # whose turn is next first
+        self._blocked_backlogs: list[Connection] = []  # of publishers that have to wait
+        self.is_blocked = False  # publishers are not read from; follows the alarm at the end of a turn
+        self._release_timer: asyncio.TimerHandle | None = None
+        self._cost_at_check = 0
+        self._cost_at_release = 0
+        self._set_budget()
         self.on_failure: Callable[[BaseException], None] | None = None
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listen there; gives the port, which may have been 0."""
         server = await self._loop.create_server(lambda: Connection(self), host, port, ssl=tls, backlog=1024)
         self._servers.append(server)
+        if self._release_timer is None:
+            self._release_timer = self._loop.call_later(_RELEASE_INTERVAL, self._release_memory)
         address = server.sockets[0].getsockname()
         self.listeners.append(("amqp" if tls is None else "amqp/ssl", str(address[0]), int(address[1])))
         return int(address[1])
@@ -86,8 +111,9 @@ class Server:
             await asyncio.sleep(0.005)
         for connection in list(self.connections):
             connection.abort()
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._release_timer):
+            if timer is not None:
+                timer.cancel()
         await self._flushes_end()
         journal, self._journal = self._journal, None  # nothing is flushed any more but by closing
         if journal is not None:
@@ -110,26 +136,81 @@ class Server:
         """Something happened: end the turn after everything that is happening with it."""
         if not self._turn_is_scheduled:
             self._turn_is_scheduled = True
-            self._loop.call_soon(self.end_turn)
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_is_scheduled = False
+        self.end_turn()
+        if self._new_backlogs or self._backlogs:
+            self._handle_backlogs()
+            self._set_budget()
+            self.schedule_turn()
+
+    def _set_budget(self) -> None:
+        """Let sockets bring in something until the next turn; less where others have to wait."""
+        broker = self.broker
+        broker.budget = broker.cost + (_SLICE_COST if self._backlogs else _MAX_READ_COST)
 
     def end_turn(self) -> None:
         """Do what was left for later, and send what there is to say."""
-        self._turn_is_scheduled = False
         broker = self.broker
-        was_blocked = broker.blocked_because is not None
         more = broker.work(self.clock())
-        is_blocked = broker.blocked_because is not None
-        if was_blocked and not is_blocked:
-            for connection in self.connections:
-                connection.resume_reading()
-        elif is_blocked and not was_blocked:
-            for connection in self.connections:
-                connection.pause_if_publishing()
+        if self.is_blocked != (broker.blocked_because is not None):
+            self._follow_alarm()
         self._send()
         self._start_flushing()
         if more:
             self.schedule_turn()
         self._set_timer()
+        self._set_budget()
+
+    def _follow_alarm(self) -> None:
+        """Publishers are blocked from now on, or are not any more."""
+        self.is_blocked = not self.is_blocked
+        for connection in self.connections:
+            connection.pause_or_resume()
+        if not self.is_blocked and self._blocked_backlogs:
+            self._backlogs.extend(self._blocked_backlogs)
+            self._blocked_backlogs.clear()
+            self.schedule_turn()
+
+    # --- backlogs ------------------------------------------------------------------------------------------
+
+    def add_backlog(self, connection: "Connection", *, is_new: bool) -> None:
+        """Handle what a connection has read in later turns; `is_new`: nothing of it was handled in this one."""
+        (self._new_backlogs if is_new else self._backlogs).append(connection)
+
+    def _handle_backlogs(self) -> None:
+        """Go on with what was read earlier, a slice for each connection, until the time of this turn is over."""
+        end = time.monotonic() + _MAX_BACKLOG_TIME
+        while self._new_backlogs and time.monotonic() < end:
+            self._handle_slice(self._new_backlogs.popleft())
+        while self._backlogs:  # at least one
+            self._handle_slice(self._backlogs.popleft())
+            if time.monotonic() >= end:
+                return
+
+    def _handle_slice(self, connection: "Connection") -> None:
+        if connection not in self.connections:
+            return
+        if self.is_blocked and connection.session.publishes:
+            self._blocked_backlogs.append(connection)
+            return
+        self.broker.budget = self.broker.cost + _SLICE_COST
+        if connection.handle_backlog():
+            self._backlogs.append(connection)
+
+    # --- memory --------------------------------------------------------------------------------------------
+
+    def _release_memory(self) -> None:
+        """Give back what a flood has left, once it is over."""
+        self._release_timer = self._loop.call_later(_RELEASE_INTERVAL, self._release_memory)
+        cost, since = self.broker.cost, self._cost_at_check
+        self._cost_at_check = cost
+        if cost - since < _IDLE_COST and cost - self._cost_at_release > _MIN_RELEASE_COST:
+            self._cost_at_release = cost
+            self.broker.release_memory()
+            return_free_memory()
 
     def _send(self) -> None:
         broker = self.broker
@@ -202,6 +283,7 @@ class Connection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._beat: asyncio.TimerHandle | None = None
         self._is_reading = True
+        self._has_backlog = False  # and waits for its turn
         self._is_finishing = False
         self.octets_in = self.octets_out = self.reads = self.writes = 0
         self.is_encrypted = False
@@ -245,30 +327,51 @@ class Connection(asyncio.Protocol):
         was_running = connection.state is ConnectionState.RUNNING
         self.octets_in += len(data)
         self.reads += 1
+        before = server.broker.cost
         session.receive(data, server.clock())
-        if not was_running and connection.state is ConnectionState.RUNNING:
-            self._start_beating()
+        if session.has_backlog and not self._has_backlog:
+            self._has_backlog = True
+            server.add_backlog(self, is_new=server.broker.cost == before)
+        self._handled(was_running=was_running)
         connection.heartbeats.heard(self._loop.time())
-        if session.is_done and not session.outbox:
-            self._finish()
-        if server.broker.blocked_because is not None:
-            self.pause_if_publishing()
         server.schedule_turn()
 
-    def pause_if_publishing(self) -> None:
-        """A publisher has to wait: nothing is read from it until the alarm is over."""
-        if self.session.publishes and self._is_reading and not self._transport.is_closing():
-            self._is_reading = False
-            self._transport.pause_reading()
+    def handle_backlog(self) -> bool:
+        """Handle more of what was read earlier; whether there is still more."""
+        session = self.session
+        was_running = session.connection.state is ConnectionState.RUNNING
+        session.resume(self._server.clock())
+        self._has_backlog = session.has_backlog
+        self._handled(was_running=was_running)
+        return self._has_backlog
 
-    def resume_reading(self) -> None:
-        """The alarm is over."""
-        if not self._is_reading and not self._transport.is_closing():
-            self._is_reading = True
+    def _handled(self, *, was_running: bool) -> None:
+        """Something of what was read has been handled."""
+        session = self.session
+        if not was_running and session.connection.state is ConnectionState.RUNNING:
+            self._start_beating()
+        if session.is_done and not session.outbox and not self._is_finishing:
+            self._finish()
+        if not self._is_reading or session.has_backlog or self._server.is_blocked:
+            self.pause_or_resume()
+
+    def pause_or_resume(self) -> None:
+        """Read from the socket, unless something is to be handled first or a publisher has to wait."""
+        session = self.session
+        is_blocked = session.publishes and self._server.is_blocked
+        reads = self._is_finishing or not (session.has_backlog or is_blocked)
+        if reads == self._is_reading or self._transport.is_closing():
+            return
+        self._is_reading = reads
+        if reads:
             self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
 
     def send(self, octets: bytes) -> None:
         """Send, and close if that was the last word."""
+        if not self._is_reading:
+            self.pause_or_resume()  # it may have been told that its connection is closed
         self.octets_out += len(octets)
         self.writes += 1
         self._transport.write(octets)
@@ -283,6 +386,7 @@ class Connection(asyncio.Protocol):
         last word.
         """
         self._is_finishing = True
+        self.pause_or_resume()
         if self._beat is not None:
             self._beat.cancel()
         hang_up = not self.session.is_left_to_client and self._transport.can_write_eof()
@@ -327,6 +431,8 @@ class Connection(asyncio.Protocol):
     # --- heartbeats ----------------------------------------------------------------------------------------
 
     def _start_beating(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()  # of the handshake
         heartbeats = self.session.connection.heartbeats
         now = self._loop.time()
         heartbeats.heard(now)
@@ -341,6 +447,8 @@ class Connection(asyncio.Protocol):
     def _on_beat(self) -> None:
         now = self._loop.time()
         connection = self.session.connection
+        if not self._is_reading:
+            connection.heartbeats.heard(now)  # what it says is not read
         if connection.peer_is_dead(now):
             self._server.log.warning("connection %s closed: missed heartbeats from client", self.session.peer)
             self._transport.abort()

@@ -1,11 +1,13 @@
 """What is one client's connection to the broker?
 
 Octets and the time come in through `receive`; octets for the client pile up in `outbox`, which whoever owns the socket
-takes. The handshake, permissions and the closing of channels and connections are here; what happens on a channel is
-in `channel` and `handlers`.
+takes. What one call handles is limited by `Broker.budget`; the rest is the backlog, which `resume` goes on with. The
+handshake, permissions and the closing of channels and connections are here; what happens on a channel is in `channel`
+and `handlers`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from redrive.amqp import methods as m
@@ -27,6 +29,7 @@ from redrive.amqp.sasl import ANONYMOUS, EXTERNAL, Credentials, decode_response
 from redrive.amqp.states import ConnectionState
 from redrive.broker.channel import SETTLING, Channel
 from redrive.broker.handlers import HANDLERS
+from redrive.broker.message import ENTRY_COST
 from redrive.broker.publishing import Route
 
 if TYPE_CHECKING:
@@ -34,7 +37,10 @@ if TYPE_CHECKING:
     from redrive.broker.queue import Queue
     from redrive.broker.vhost import VHost
 
-_MOST_ROUTES: Final = 32_768  # routes a virtual host remembers before it starts anew
+METHOD_COST: Final = (
+    16 * ENTRY_COST
+)  # of a method that is neither a publish nor a settlement; see `Broker.cost`
+_COST_PER_ACK_OCTET: Final = 8  # an acknowledgement has 21
 
 
 class Session:
@@ -74,6 +80,8 @@ class Session:
         self.hold_until = 0  # a place in the journal: nothing is sent before it is on disk
         self.opened_at = 0
         self.vhost: VHost = broker.no_vhost
+        self._handling: Iterator[None] | None = None  # what has been received and is handled in part
+        self._unread: deque[bytes] = deque()  # received after that
 
     # --- writing -------------------------------------------------------------------------------------------
 
@@ -104,27 +112,60 @@ class Session:
     # --- receiving -----------------------------------------------------------------------------------------
 
     def receive(self, data: bytes, now: int) -> None:
-        """Octets have come."""
+        """Take octets that have come, and handle them as far as `Broker.budget` allows."""
+        self._unread.append(data)
+        if self._handling is None:
+            self.resume(now)
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether something that was received is not handled yet; `resume` goes on with it."""
+        return self._handling is not None or bool(self._unread)
+
+    def resume(self, now: int) -> None:
+        """Handle what was received, until the budget is used up or nothing is left."""
         self.now = now
-        connection = self.connection
+        broker = self.broker
+        try:
+            while self._handling is not None or (self._unread and broker.cost < broker.budget):
+                handling = self._handling or self._handle_octets(self._unread.popleft())
+                self._handling = None  # unless it is interrupted once more; an error ends it
+                for _ in handling:
+                    self._handling = handling
+                    return
+        except AmqpError as error:
+            self._fail(0, error)
+        except Exception as error:  # noqa: BLE001  whatever it is, the client is told
+            self._fail_internally(error)
+
+    def _handle_octets(self, data: bytes) -> Iterator[None]:
+        """Handle octets in their order; stops where the budget is used up, before the next frame."""
+        connection, broker = self.connection, self.broker
         if connection.state is not ConnectionState.RUNNING:
-            self._handle_all(connection.events(data))
+            for event in connection.events(data):
+                self._handle_all((event,))
+                broker.cost += METHOD_COST
+                if broker.cost >= broker.budget:
+                    yield
             return
         channels, ready = self.channels, connection.ready
         for item in connection.splitter.feed_batches(data):
+            if broker.cost >= broker.budget:
+                yield
             kind, number, payload, header, body = item
             if number in ready:
                 try:
                     if (
                         kind == CONTENT
                         and payload[:4] == PUBLISH_HEAD
-                        and len(body) <= self.broker.max_message_size
+                        and len(body) <= broker.max_message_size
                     ):
                         self.publishes = True
                         channels[number].publish(payload, header, body)
                         continue
                     if kind == ACKS:
                         channels[number].ack_run(payload)
+                        broker.cost += len(payload) * _COST_PER_ACK_OCTET
                         continue
                     if kind == METHOD and payload[:4] in SETTLING:
                         channels[number].settle_raw(payload)
@@ -136,6 +177,7 @@ class Session:
                     continue
             for frame in expand(item):
                 self._handle_all(connection.handle(*frame))
+            broker.cost += METHOD_COST
         if connection.splitter.error is not None:
             events: list[Event] = []
             connection.check_splitter(events)
@@ -197,6 +239,15 @@ class Session:
         self._leave()
         if self.connection.splitter.error is not None:
             self.is_done = True  # no close-ok can be read any more
+
+    def _fail_internally(self, error: Exception) -> None:
+        """Close the connection after an error of the broker itself: the client is told, the log has the traceback."""
+        self.broker.log.error("connection %s closed: internal error", self.peer, exc_info=error)
+        try:
+            self._fail(0, HardError(ReplyCode.INTERNAL_ERROR, "see the log of the broker"))
+        except Exception:
+            self.broker.log.exception("connection %s: internal error while closing it", self.peer)
+            self.is_done = True
 
     def close_channel(self, number: int, error: SoftError) -> None:
         """Close a channel for a reason that is not in what its client has just said."""
@@ -276,13 +327,21 @@ class Session:
     def _leave(self) -> None:
         """Nothing of this connection stays: channels, consumers, exclusive queues."""
         for channel in list(self.channels.values()):
-            channel.close()
+            try:
+                channel.close()
+            except Exception:
+                self.broker.log.exception(
+                    "channel %d of %s: internal error while closing", channel.number, self.peer
+                )
         self.channels.clear()
+        self.publishes = False
         self.broker.left(self)
 
     def gone(self, now: int) -> None:
-        """The socket is closed, for whatever reason."""
+        """The socket is closed, for whatever reason, or is to be."""
         self.now = now
+        self._handling = None
+        self._unread.clear()
         self._leave()
 
     # --- channels ------------------------------------------------------------------------------------------
@@ -336,10 +395,9 @@ class Session:
         exchange = parse_publish(payload)[0]
         self.check("write", "exchange", exchange)
         route = vhost.routes.get(payload)
-        if route is None or route.version != vhost.version:
-            if len(vhost.routes) >= _MOST_ROUTES:
-                vhost.routes.clear()
-            route = vhost.routes[payload] = Route(vhost, payload)
+        if route is None:
+            route = Route(vhost, payload)
+            vhost.remember_route(payload, route)
         if route.is_internal:
             text = f"cannot publish to internal exchange '{exchange}' in vhost '{vhost.name}'"
             raise SoftError(ReplyCode.ACCESS_REFUSED, text)
@@ -347,9 +405,8 @@ class Session:
         return route
 
     def may_take(self, route: Route) -> bool:
-        """Whether this route still holds and this user was found to be allowed to take it."""
-        version = self.vhost.version
-        return route.version == version == self._allowed_at and route.exchange in self.writable
+        """Whether this user was found to be allowed to take this route, which the virtual host remembers."""
+        return self._allowed_at == self.vhost.version and route.exchange in self.writable
 
     def queue(self, name: str) -> "Queue":
         """The queue of this name that this session may use."""

@@ -1,8 +1,8 @@
 """What is in a virtual host, and where does a message published to it go?
 
 Exchanges, queues and bindings live here, with the dead-letter flow between them. Every verb either does all of what
-it was asked or raises the error that the client is to be told. Changes of what a route could be are counted in
-`version`, which is what lets routes be remembered.
+it was asked or raises the error that the client is to be told. Routes are remembered until something changes that a
+route could depend on; such changes are counted in `version`.
 """
 
 from collections import Counter, deque
@@ -18,7 +18,7 @@ from redrive.broker import at_least_once
 from redrive.broker.arguments import Declared, check_equivalent, parse_queue_arguments
 from redrive.broker.dead_letter import Reason, dead_letter_of, is_cycle
 from redrive.broker.exchanges import Exchange, kind_is_known, route
-from redrive.broker.message import NO_PRIORITY, Entry, Message, priority_of
+from redrive.broker.message import ENTRY_COST, NO_PRIORITY, PURGE_COST, Entry, Message, priority_of
 from redrive.broker.policies import Policies, combined, merge
 from redrive.broker.queue import Queue
 
@@ -35,7 +35,8 @@ PREDECLARED: Final = {
     "amq.rabbitmq.trace": "topic",
 }
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
-_MOST_REMEMBERED: Final = 4096
+_MAX_ROUTES: Final = 32_768  # that are remembered
+_MAX_ROUTE_QUEUES: Final = 1_000_000  # that they name: a route of a fan-out names many
 
 
 class VHost:
@@ -52,9 +53,8 @@ class VHost:
         self.policies = Policies()
         self.operator_policies = Policies()
         self.version = 0
-        self.routes: dict[
-            bytes, Route
-        ] = {}  # by the octets of a publish; each says for which version it holds
+        self.routes: dict[bytes, Route] = {}  # by the octets of a publish, while they hold
+        self._route_queues = 0  # queues that they name, all together
         self._remembered: dict[
             tuple[str, tuple[str, ...]], list[Queue]
         ] = {}  # ways of dead letters, while they hold
@@ -204,7 +204,7 @@ class VHost:
         del self.queues[queue.name]
         self.broker.churn["queue_deleted"] += 1
         self.broker.past.add(queue.stats)
-        queue.purge()
+        self.broker.cost += PURGE_COST * queue.purge()
         if queue.durable and queue.owner is None:
             self.broker.keep.queue_gone(self.name, queue)
         for consumer in list(queue.consumers):
@@ -250,7 +250,7 @@ class VHost:
     def changed(self) -> None:
         """What was remembered about routes is not true any more."""
         self.version += 1
-        self._remembered.clear()
+        self._forget_routes()
 
     # --- policies ------------------------------------------------------------------------------------------
 
@@ -309,6 +309,22 @@ class VHost:
         exchange.alternate = alternate if isinstance(alternate, str) else None
 
     # --- publishing ----------------------------------------------------------------------------------------
+
+    def remember_route(self, payload: bytes, route: "Route") -> None:
+        """Remember a route until something changes, or until there are too many."""
+        self._make_room_for_route(route.queues)
+        self.routes[payload] = route
+
+    def _make_room_for_route(self, queues: list[Queue]) -> None:
+        count = len(self.routes) + len(self._remembered)
+        if count >= _MAX_ROUTES or self._route_queues > _MAX_ROUTE_QUEUES:
+            self._forget_routes()
+        self._route_queues += len(queues)
+
+    def _forget_routes(self) -> None:
+        self.routes.clear()
+        self._remembered.clear()
+        self._route_queues = 0
 
     def targets(
         self, exchange: str, keys: tuple[str, ...], headers: Callable[[], Mapping[str, object]]
@@ -406,6 +422,7 @@ class VHost:
                 self.broker.keep.share(letter)
             for target in reached:
                 self.enqueue(target, letter, now, None, priority, entry.failures)
+            self.broker.cost += ENTRY_COST * len(reached)
             self.broker.died(self, queue, reason, "at_most_once" if reached else "dropped")
         if entry.number:
             self.forget(queue, entry)
@@ -422,7 +439,8 @@ class VHost:
             return read_headers(raw)
 
         found = self.targets(exchange, keys, headers)
-        if not asked and len(self._remembered) < _MOST_REMEMBERED:
+        if not asked:
+            self._make_room_for_route(found)
             self._remembered[exchange, keys] = found
         return found
 

@@ -10,6 +10,7 @@ import click
 from redrive.amqp.limits import Limits
 from redrive.amqp.sasl import Credentials
 from redrive.broker.arguments import Features
+from redrive.broker.memory import MIN_MEMORY_LIMIT
 from redrive.broker.run import BrokerOptions, Tls, run
 from redrive.broker.server import ServerOptions
 from redrive.errors import SettingsError
@@ -29,6 +30,21 @@ class _Duration(click.ParamType[timedelta]):
             return parse_duration(str(value))
         except SettingsError as error:
             self.fail(str(error), param, ctx)
+
+
+class _MemoryLimit(click.ParamType[int]):
+    """A number of bytes, or 0."""
+
+    name = "integer"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            size = int(str(value))
+        except ValueError:
+            self.fail(f"{value!r} is not a number of bytes", param, ctx)
+        if size and size < MIN_MEMORY_LIMIT:
+            self.fail(f"must be 0 or at least {MIN_MEMORY_LIMIT} bytes, got {size}", param, ctx)
+        return size
 
 
 _PORT = click.IntRange(0, 65535)
@@ -106,8 +122,8 @@ _PORT = click.IntRange(0, 65535)
 )
 @click.option(
     "--memory-limit",
-    type=click.IntRange(min=16 * 1024 * 1024),
-    help="Bytes of messages in memory before publishers are blocked.",
+    type=_MemoryLimit(),
+    help="Bytes of messages in memory before publishers are blocked; 0: no limit.  [default: 40 % of the memory]",
 )
 @click.option(
     "--handshake-timeout",

@@ -316,3 +316,43 @@ def an_acknowledgement_makes_room_at_commit_only(scene: Scene) -> None:
     tx.no_deliveries("work")
     tx.commit()
     tx.deliveries(1)
+
+
+def deliveries_of_a_cancelled_consumer_are_settled_at_commit(scene: Scene) -> None:
+    wire = scene.connect()
+    tx, other = wire.channel(confirm=False), wire.channel()
+    tx.queue("work")
+    for body in ("acked", "given back", "rejected"):
+        other.publish("work", body)
+    tx.tx()
+    tx.qos(3)
+    tx.consume("work", "tag")
+    first, _, third = tx.deliveries(3)
+    tx.ack(first)
+    tx.reject(third, requeue=False)
+    tx.cancel("tag")
+    tx.recover()
+    tx.commit()
+    other.get("work", wait=True)
+    other.get("work")
+    wire.is_alive()
+
+
+def recover_between_two_settlements_of_a_transaction(scene: Scene) -> None:
+    wire = scene.connect()
+    tx, other = wire.channel(confirm=False), wire.channel()
+    tx.queue("work")
+    other.publish("work", "1")
+    tx.tx()
+    tx.get("work")
+    tx.recover()
+    tag = tx.get("work", wait=True)
+    tx.nack(tag, requeue=True)
+    tx.recover()
+    tx.commit()
+    tx.ack(tx.get("work", wait=True))
+    tx.rollback()
+    tx.recover()
+    tx.commit()
+    other.get("work", wait=True)
+    wire.is_alive()

@@ -8,7 +8,6 @@ import os
 import resource
 import shutil
 import sys
-from pathlib import Path
 from typing import Final
 
 from redrive._version import __version__
@@ -19,6 +18,7 @@ from redrive.broker.management.answers import NO_CONTENT, Answer, Json, no_such_
 from redrive.broker.management.ask import Ask
 from redrive.broker.management.lists import Row, listed, one
 from redrive.broker.management.views import node_of
+from redrive.broker.memory import resident_bytes
 
 PLUGINS: Final = ("rabbitmq_management", "rabbitmq_prometheus")  # what is built in and what tools call it
 EXCHANGE_TYPES: Final = [
@@ -187,16 +187,6 @@ def _breakdown(ask: Ask, total: int) -> dict[str, int]:
         "binary": min(bodies, total),
         "other_proc": max(total - bodies, 0),
     }
-
-
-def resident_bytes() -> int:
-    """How much memory the process has, or where the system does not say: had at most."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        return pages * resource.getpagesize()
-    except (OSError, ValueError, IndexError):
-        largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return largest * (1 if sys.platform == "darwin" else 1024)
 
 
 def _open_files() -> int:
