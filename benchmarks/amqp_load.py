@@ -7,6 +7,7 @@ Each says when it began and ended and how much CPU it took, so that a figure tha
 the broker can be told. Times are of the monotonic clock, which all processes of a machine share.
 """
 
+import concurrent.futures
 import contextlib
 import json
 import resource
@@ -91,10 +92,12 @@ class Link:
                 if isinstance(event, MethodReceived):
                     self._events.append(event)
 
-    def declare(self, queue: str, *, durable: bool = False, **arguments: object) -> None:
+    def declare(
+        self, queue: str, *, durable: bool = False, exclusive: bool = False, **arguments: object
+    ) -> None:
         """A queue; dashes of argument names are written as underscores."""
         table = {name.replace("_", "-"): value for name, value in arguments.items()}
-        self.send(m.QueueDeclare(queue, durable=durable, arguments=table))
+        self.send(m.QueueDeclare(queue, durable=durable, exclusive=exclusive, arguments=table))
         self.wait_for(m.QueueDeclareOk)
 
     def depth(self, queue: str) -> int:
@@ -136,8 +139,12 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
+        self.stop()
         self._process.communicate()
+
+    def stop(self) -> None:
+        """End it at once, whatever it does."""
+        self._process.kill()
 
     def prepare(self, role: str, url: str, **options: object) -> None:
         """Returns when it has connected and waits for `go`."""
@@ -336,6 +343,21 @@ def _deliveries(items: Sequence[Item]) -> int:
     return sum(item[0] == CONTENT for item in items)
 
 
+def flood(url: str, *, connections: int, count: int, exchange: str) -> dict[str, float]:
+    """Publish `count` empty messages to an exchange on each of some connections, all at the same time."""
+    with contextlib.ExitStack() as stack:
+        links = [stack.enter_context(Link(url)) for _ in range(connections)]
+        [[frame, *_], *_] = publishes(0, 0, [""], exchange, persistent=False)
+        wait_for_go()
+        before, start = cpu(), time.monotonic()
+        with concurrent.futures.ThreadPoolExecutor(connections) as pool:
+            for link in links:
+                pool.submit(link.socket.sendall, frame * count)
+        for link in links:
+            link.close()  # returns when the broker has read everything
+        return {"start": start, "end": time.monotonic(), "cpu": cpu() - before}
+
+
 def idle(url: str, *, count: int) -> dict[str, float]:
     """Open so many connections with a channel each and say nothing, until told to go on."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -349,7 +371,12 @@ def idle(url: str, *, count: int) -> dict[str, float]:
     return {"start": start, "end": opened, "cpu": cpu()}
 
 
-ROLES: dict[str, Callable[..., dict[str, float]]] = {"produce": produce, "consume": consume, "idle": idle}
+ROLES: dict[str, Callable[..., dict[str, float]]] = {
+    "produce": produce,
+    "consume": consume,
+    "flood": flood,
+    "idle": idle,
+}
 
 
 def main() -> None:

@@ -18,9 +18,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median, quantiles
 
 import psutil
 
@@ -39,6 +39,9 @@ LIMIT_IDLE_MB = 200
 IDLE = 2000
 READY_TIMES = 2.5
 PATIENCE_S = 120
+QUESTIONS = 200  # of a client beside a flood
+PAUSE_S = 0.001  # between an answer and the next question
+MAX_FLOODS_S = 10  # then no other flood begins, however few questions were answered
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,20 @@ class Load:
 
 
 @dataclass(frozen=True)
+class FanOut:
+    """A flood of empty messages, each of which goes to all queues."""
+
+    queues: int
+    connections: int
+    count: int  # for each connection
+
+    @property
+    def name(self) -> str:
+        """What is measured with it."""
+        return f"wait beside a fan-out ({self.queues} queues × {self.connections} connections × {self.count}), p99"
+
+
+@dataclass(frozen=True)
 class Effort:
     """How long to look."""
 
@@ -85,16 +102,30 @@ class Effort:
     perf_test_rounds: int
     ready: int
     flat: int
+    fan_out: FanOut
 
 
-QUICK = Effort(messages=10_000, rounds=2, perf_test_seconds=0, perf_test_rounds=0, ready=100_000, flat=40_000)
+QUICK_FAN_OUT = FanOut(queues=200, connections=10, count=500)
+FULL_FAN_OUT = FanOut(queues=500, connections=20, count=1000)
+QUICK = Effort(
+    messages=10_000,
+    rounds=2,
+    perf_test_seconds=0,
+    perf_test_rounds=0,
+    ready=100_000,
+    flat=40_000,
+    fan_out=QUICK_FAN_OUT,
+)
 FULL = Effort(
-    messages=40_000, rounds=3, perf_test_seconds=6, perf_test_rounds=2, ready=1_000_000, flat=100_000
+    messages=40_000,
+    rounds=3,
+    perf_test_seconds=6,
+    perf_test_rounds=2,
+    ready=1_000_000,
+    flat=100_000,
+    fan_out=FULL_FAN_OUT,
 )
-
-QUICK_ALONE = Effort(
-    messages=40_000, rounds=5, perf_test_seconds=0, perf_test_rounds=0, ready=100_000, flat=40_000
-)
+QUICK_ALONE = replace(QUICK, messages=40_000, rounds=5)
 
 NO_ACK = Load("no ack", 2.7, "")
 ACK = Load("ack per message", 4.5, "ack")
@@ -123,6 +154,10 @@ def run(*, quick: bool) -> Iterator[Case]:
             if peer is not None:
                 yield from against(memory, disk, peer, generator, effort)
             yield from flatness(memory, generator, effort)
+            if (
+                peer is not None
+            ):  # last, because a RabbitMQ goes on with a flood after its publishers are gone
+                yield compare_fairness(memory, peer, effort.fan_out)
 
 
 def run_ours(*, quick: bool) -> Iterator[Figure]:
@@ -147,6 +182,7 @@ def run_ours(*, quick: bool) -> Iterator[Figure]:
                     cpu = mean(run.cpu for run in runs)
                     yield Figure(f"{by_client(load, size)}, CPU time", cpu * 1e6, cpu_unit(UNIT))
             yield from map(figure, flatness(memory, generator, effort))
+            yield Figure(effort.fan_out.name, fairness(memory, effort.fan_out), "ms")
 
 
 def figure(case: Case) -> Figure:
@@ -309,6 +345,55 @@ def until(true: Callable[[], bool], pause: float = 0.005) -> None:
 
 def share(cpu: float, took: float) -> str:
     return f"{cpu / took:.0%}"
+
+
+# --- A client beside a flood --------------------------------------------------------------------------------
+
+
+def compare_fairness(our: Target, peer: Target, load: FanOut) -> Case:
+    waits = [fairness(target, load) for target in (our, peer)]
+    return Case(load.name, waits[0], waits[1], peer.name, 1.0, "ms", less_is_better=True)
+
+
+def fairness(target: Target, load: FanOut) -> float:
+    """The 99th percentile of what a client waits for an answer, in ms, while others publish to many queues each."""
+    exchange, waits = "bench.fanout", list[float]()
+    before, start = target.cpu(), time.monotonic()
+    with Link(target.url) as link:
+        link.send(m.ExchangeDeclare(exchange, "fanout", auto_delete=True))
+        link.wait_for(m.ExchangeDeclareOk)
+        names = [f"bench.fanout.{number}" for number in range(load.queues)]
+        link.send_all([m.QueueDeclare(name, exclusive=True, nowait=True) for name in names])
+        link.send_all([m.QueueBind(name, exchange, nowait=True) for name in names])
+        link.declare("bench.beside", exclusive=True)
+        while len(waits) < QUESTIONS and time.monotonic() - start < MAX_FLOODS_S:
+            waits += beside_flood(target, link, load, exchange, QUESTIONS - len(waits))
+    took = time.monotonic() - start
+    note(
+        f"  {load.name}, {target.name}: the median of {len(waits)} was {median(waits) * 1000:.1f} ms, the longest"
+        f" {max(waits) * 1000:.1f} ms; share of a core {share(target.cpu() - before, took)}"
+    )
+    return quantiles(waits, n=100)[-1] * 1000
+
+
+def beside_flood(target: Target, link: Link, load: FanOut, exchange: str, questions: int) -> list[float]:
+    """What a client waits for so many answers, or for fewer if the flood ends before; then it is cut off."""
+    waits: list[float] = []
+    with Worker() as worker, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        worker.prepare("flood", target.url, connections=load.connections, count=load.count, exchange=exchange)
+        worker.go()
+        flood = pool.submit(worker.result)
+        while len(waits) < questions and not flood.done():
+            start = time.monotonic()
+            link.depth("bench.beside")
+            waits.append(time.monotonic() - start)
+            time.sleep(PAUSE_S)
+        worker.stop()
+        if flood.exception() is None:
+            for number in range(load.queues):
+                link.send(m.QueuePurge(f"bench.fanout.{number}"))
+                link.wait_for(m.QueuePurgeOk)
+    return waits
 
 
 # --- Alone --------------------------------------------------------------------------------------------------
