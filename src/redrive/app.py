@@ -46,6 +46,7 @@ from redrive.letters.redrive import for_handlers
 from redrive.rules import Backoff, Classifier, Rule
 from redrive.settings import Settings, SourceSettings, load
 from redrive.transports import Publication, Source, Target, Transport, open_transport
+from redrive.watch.publish_report import PublishReporter
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -219,14 +220,14 @@ class App:
         subscriptions = self.subscriptions()
         transport = self._make_transport()
         self._stopped = False
-        async with transport:
+        async with transport, PublishReporter(transport.publish, self._clock) as reporter:
             consumer = Consumer(
                 transport,
                 subscriptions,
                 clock=self._clock,
                 classifier=self.classifier(),
                 redactor=settings.redactor(),
-                observers=self.listeners,
+                observers=(*self.listeners, reporter),
                 callbacks=self._callbacks,
                 ready=ready,
             )

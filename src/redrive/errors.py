@@ -25,6 +25,8 @@ One tree, drawn once::
         ├── StoreReadOnlyError      the file or its directory cannot be written
         ├── StoreFullError          the disk or the size limit is full
         ├── StoreBusyError          somebody else holds the store for longer than we wait
+        ├── StoreUnreachableError   the database server does not answer
+        ├── StoreReplacedError      a file of the store was removed or replaced while it was open
         ├── StoreClosedError        the store was closed
         ├── LetterNotFoundError     no letter has this id
         ├── LetterInvalidError      the letter cannot be stored as it is
@@ -177,6 +179,14 @@ class StoreFullError(StoreError):
 
 class StoreBusyError(StoreError):
     """Somebody else holds the store for longer than we wait."""
+
+
+class StoreUnreachableError(StoreError):
+    """The database server does not answer."""
+
+
+class StoreReplacedError(StoreError):
+    """A file of the store was removed or replaced while it was open. Nothing is reported durable until it is back."""
 
 
 class StoreClosedError(StoreError):

@@ -146,6 +146,34 @@ def test_a_torn_end_of_the_journal_is_told_and_survived(tmp_path: Path, start: C
     assert "torn" in again.stop()[1]
 
 
+def test_nothing_is_confirmed_after_the_journal_was_removed_until_it_is_back(
+    tmp_path: Path, start: Callable[..., Broker]
+) -> None:
+    broker = start("--data", str(tmp_path / "data"))
+    client = Client(broker.port)
+    client.call(m.QueueDeclare("q", durable=True), m.QueueDeclareOk)
+    client.call(m.ConfirmSelect(), m.ConfirmSelectOk)
+    client.send(m.BasicPublish("", "q"), 1, Content(PERSISTENT, b"kept"))
+    client.wait_for(m.BasicAck)
+    # When the file is removed
+    [segment] = (tmp_path / "data").glob("*.journal")
+    segment.rename(tmp_path / "moved")
+    client.send(m.BasicPublish("", "q"), 1, Content(PERSISTENT, b"nowhere"))
+    # Then the next message is not confirmed, and the broker says why and waits
+    with pytest.raises((ConnectionError, EOFError)):
+        client.wait_for(m.BasicAck)
+    client.close()
+    assert broker.process.stdout is not None
+    said = broker.process.stdout.readline()
+    assert said.startswith(f"redrive broker failed: {segment} was removed or replaced while it was in use")
+    # And ends when the file is back; the next one has what was confirmed
+    (tmp_path / "moved").rename(segment)
+    assert broker.process.wait(30) == 1
+    client = Client(start("--data", str(tmp_path / "data")).port)
+    assert client.call(m.QueueDeclare("q", passive=True), m.QueueDeclareOk).message_count >= 1
+    client.close()
+
+
 # --- what it refuses to start with ---------------------------------------------------------------------------
 
 

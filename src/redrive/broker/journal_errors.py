@@ -4,6 +4,7 @@
     ├── JournalBusyError            another broker holds the directory
     ├── JournalDamagedError         what was once written is not there any more
     ├── JournalFullError            the disk or a limit is full
+    ├── JournalReplacedError        a file was removed or replaced while it was written
     └── JournalVersionError         another version of redrive wrote it
 
 The rule: whatever the operating system says about a journal's files leaves as one of these, with the file, the reason
@@ -13,6 +14,7 @@ It does not know when a caller gives up.
 """
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,8 +44,35 @@ class JournalFullError(JournalError):
     """The disk or a limit is full."""
 
 
+class JournalReplacedError(JournalError):
+    """A file of the journal was removed or replaced while it was written."""
+
+    def __init__(self, path: Path, opened: tuple[int, int]) -> None:
+        """`opened` is the device and inode of the file that was written."""
+        super().__init__(
+            f"{path} was removed or replaced while it was in use: nothing is confirmed any more; "
+            "move the file back, or restart the broker to use what is there"
+        )
+        self._path = path
+        self._opened = opened
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether the file is back at its path."""
+        return is_same_file(self._path, self._opened)
+
+
 class JournalVersionError(JournalError):
     """Another version of redrive wrote it."""
+
+
+def is_same_file(path: Path, opened: tuple[int, int]) -> bool:
+    """Whether a path leads to the file with this device and inode."""
+    try:
+        found = os.stat(path)  # noqa: PTH116  once per flush
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino) == opened
 
 
 @contextmanager

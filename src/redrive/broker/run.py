@@ -16,16 +16,21 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import Final
 
 from redrive.amqp.content import MAX_MESSAGE_SIZE
 from redrive.amqp.limits import Limits
 from redrive.amqp.sasl import Credentials
 from redrive.broker.arguments import Features
 from redrive.broker.core import DEAD_LETTER_RETRY, GUEST, Broker
+from redrive.broker.journal_errors import JournalReplacedError
 from redrive.broker.journal_keep import JournalKeep
 from redrive.broker.memory import default_memory_limit, resident_bytes
 from redrive.broker.server import Server, ServerOptions
+from redrive.clock import until_first
 from redrive.errors import ServiceError, SettingsError
+
+_RESTORE_INTERVAL: Final = 0.5  # seconds between two looks for a journal file that was removed
 
 
 @dataclass(frozen=True)
@@ -72,11 +77,20 @@ class BrokerOptions:
 
 
 async def run_broker(options: BrokerOptions) -> Server:
-    """Run until somebody asks to stop, or the journal cannot be written any more; gives the server, which is closed."""
-    stop = asyncio.Event()
+    """Run until somebody asks to stop, or the journal cannot be written any more; gives the server, which is closed.
+
+    A broker whose journal was removed or replaced does not start again by itself, with what is left: it waits until the
+    file is back or it is asked to stop, and says so in a line on standard output.
+    """
+    stop, asked = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def ask() -> None:
+        asked.set()
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, ask)
     server = await start(options)
     failures: list[BaseException] = []
 
@@ -94,7 +108,12 @@ async def run_broker(options: BrokerOptions) -> Server:
         await close()
     if failures:
         server.abandon()
-        raise ServiceError(f"the broker stopped because its journal failed: {failures[0]}")
+        error = failures[0]
+        if isinstance(error, JournalReplacedError):
+            _say(f"redrive broker failed: {error}")
+            while not asked.is_set() and not error.is_restored:
+                await until_first(asked.wait(), asyncio.sleep(_RESTORE_INTERVAL))
+        raise ServiceError(f"the broker stopped because its journal failed: {error}")
     await server.close()
     return server
 

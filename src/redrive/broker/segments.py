@@ -38,7 +38,9 @@ from redrive.broker.journal_errors import (
     JournalBusyError,
     JournalDamagedError,
     JournalError,
+    JournalReplacedError,
     JournalVersionError,
+    is_same_file,
     translated,
 )
 
@@ -247,6 +249,8 @@ class Writing:
         self._sequence = sequence  # of the next block
         with translated(segment.path, "open"):
             self._file = os.open(segment.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            opened = os.fstat(self._file)
+        self._opened = (opened.st_dev, opened.st_ino)
 
     @classmethod
     def start(cls, segment: Segment, sequence: int) -> "Writing":
@@ -288,9 +292,11 @@ class Writing:
         self._sequence += 1
 
     def sync(self) -> None:
-        """Return when everything written is on disk."""
+        """Return when everything written is on disk, in the file that a restart will find."""
         with translated(self._segment.path, "sync"):
             _sync_data(self._file)
+        if not is_same_file(self._segment.path, self._opened):
+            raise JournalReplacedError(self._segment.path, self._opened)
 
     def close(self) -> None:
         """Let the file go."""

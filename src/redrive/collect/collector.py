@@ -22,6 +22,7 @@ import msgspec
 from redrive.clock import Clock
 from redrive.collect.drain import Drain, Read, Trouble
 from redrive.collect.reading import Reader
+from redrive.errors import RedriveError
 from redrive.formats import told as formats
 from redrive.formats.conventions import BUILT_IN, Table
 from redrive.letters import DeadLetter, Failure, LetterHead, State, letter_id
@@ -83,10 +84,12 @@ class Collector:
         conventions: Table = BUILT_IN,
         died_again: Callable[[str, Failure], None] = lambda _source, _failure: None,
         collected: Callable[[Sequence[DeadLetter]], None] = lambda _letters: None,
+        kept: Callable[[RedriveError | None], None] = lambda _error: None,
     ) -> None:
         """`broker` is the name that is stamped on every letter; the default is the kind of the broker.
 
-        `died_again` is called with redrives that failed, by the source they were sent to; `collected` with new letters.
+        `died_again` is called with redrives that failed, by the source they were sent to; `collected` with new letters;
+        `kept` with the error while the store does not take them, and with None when it does again.
         """
         self._transport = transport
         self._store = store
@@ -100,6 +103,7 @@ class Collector:
         self._conventions = conventions
         self._died_again = died_again
         self._collected = collected
+        self._kept = kept
         self.name = f"collector of {queue}"
         self.counts = Counts()
         self._in_doubt: set[str] = set()  # letters of an add whose answer was lost
@@ -109,7 +113,7 @@ class Collector:
         # One batch is on its way while one is being kept.
         source = Source(name=self._queue, window=2 * self._batch, counts_deliveries=False)
         receiver = await self._transport.receiver(source)
-        await Drain(receiver, self._read, self._write, self._trouble, self._clock).run(stop)
+        await Drain(receiver, self._read, self._write, self._trouble, self._clock, self._kept).run(stop)
 
     async def keep(self, batch: Sequence[Delivery]) -> None:
         """Make these dead letters durable."""

@@ -41,13 +41,19 @@ class Drain(Generic[T]):
         keep: Callable[[Sequence[Read[T]]], Awaitable[None]],
         trouble: Trouble,
         clock: Clock,
+        kept: Callable[[RedriveError | None], None] = lambda _error: None,
     ) -> None:
-        """`read` never fails; `keep` makes a batch durable or raises; `trouble` hears what went wrong."""
+        """`read` never fails; `keep` makes a batch durable or raises; `trouble` hears what went wrong.
+
+        `kept` is called with the error of each failed `keep`, and with None when that is over.
+        """
         self._receiver = receiver
         self._read = read
         self._keep = keep
         self._trouble = trouble
         self._clock = clock
+        self._kept = kept
+        self._is_failing = False  # the last `keep` has failed
         self._waiting: list[Read[T]] = []  # no more than the receiver's window
         self._something = asyncio.Event()
         self._ended = False
@@ -59,6 +65,7 @@ class Drain(Generic[T]):
             await self._keep_all(stop)
             await others[1]  # what went wrong there is told here
         finally:
+            self._recovered()
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
@@ -95,6 +102,7 @@ class Drain(Generic[T]):
         while True:
             batch = [one for one in batch if one.delivery.alive]
             if not batch:
+                self._recovered()  # nothing is left to be kept; the next batch shows whether that works
                 return
             try:
                 await self._keep(batch)
@@ -102,6 +110,8 @@ class Drain(Generic[T]):
                 await self._one_by_one(batch, error)
                 return
             except RedriveError as error:
+                self._is_failing = True
+                self._kept(error)
                 self._trouble("dead letters cannot be kept; they stay with the broker", error)
                 if stop.is_set():
                     return
@@ -109,7 +119,13 @@ class Drain(Generic[T]):
                 wait = min(wait * 2, _LONGEST_WAIT)
             else:
                 self._receiver.accept([one.delivery for one in batch])
+                self._recovered()
                 return
+
+    def _recovered(self) -> None:
+        if self._is_failing:
+            self._is_failing = False
+            self._kept(None)
 
     async def _one_by_one(self, batch: Sequence[Read[T]], error: RedriveError) -> None:
         """One of them cannot be kept at all: the others are, and that one is put aside for a while."""

@@ -3,6 +3,8 @@
 The queue of verdicts is drained like any other: settle first, accept then. A verdict counts only if it was sent by the
 consumer that the redrive was meant for, on this server's broker, under a claim that still holds. Others change nothing
 and are counted by reason; one that cannot be read is reported and dropped: the letter's verdict timeout decides.
+
+Consumers send their reports on dead letters that they cannot publish to the same queue.
 """
 
 import asyncio
@@ -13,8 +15,9 @@ import msgspec
 
 from redrive.clock import Clock
 from redrive.collect.drain import Drain, Read, Trouble
-from redrive.errors import FormatError
+from redrive.errors import FormatError, RedriveError
 from redrive.letters import ConsumerRef, DeadLetter
+from redrive.letters.report import PublishReport, decode_report
 from redrive.letters.verdict import QUEUE, Verdict, from_body
 from redrive.stores.base import Store
 from redrive.stores.changes import Resolve, Settlement
@@ -48,6 +51,8 @@ class VerdictCollector:
         queue: str = QUEUE,
         batch: int = 500,
         resolved: Callable[[Verdict], None] = lambda _verdict: None,
+        reported: Callable[[PublishReport], None] = lambda _report: None,
+        kept: Callable[[RedriveError | None], None] = lambda _error: None,
     ) -> None:
         self._transport = transport
         self._store = store
@@ -57,12 +62,15 @@ class VerdictCollector:
         self._queue = queue
         self._batch = batch
         self._resolved = resolved
+        self._reported = reported
+        self._kept = kept
         self.counts = VerdictCounts()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Listen until `stop` is set."""
         receiver = await self._transport.receiver(Source(name=self._queue, window=2 * self._batch))
-        await Drain(receiver, self._read, self._carry_out, self._trouble, self._clock).run(stop)
+        drain = Drain(receiver, self._read, self._carry_out, self._trouble, self._clock, self._kept)
+        await drain.run(stop)
 
     async def keep(self, batch: Sequence[Delivery]) -> None:
         """Carry out these verdicts."""
@@ -75,9 +83,18 @@ class VerdictCollector:
         try:
             return from_body(delivery.body)
         except FormatError as error:
+            if self._is_report(delivery):
+                return ()
             self.counts.unreadable += 1
             self._trouble("a verdict cannot be read; it is dropped", error)
             return ()
+
+    def _is_report(self, delivery: Delivery) -> bool:
+        try:
+            self._reported(decode_report(delivery.body))
+        except FormatError:
+            return False
+        return True
 
     async def _carry_out(self, batch: Sequence[Read[Sequence[Verdict]]]) -> None:
         received = [verdict for one in batch for verdict in one.value]

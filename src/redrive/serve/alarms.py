@@ -53,9 +53,13 @@ class Alarms:
         chosen: Callable[[Alert], Sequence[str]],
         tell: Callable[[Alert, Sequence[str]], None],
         trouble: Callable[[str, Exception], None],
+        is_store_available: Callable[[], bool] | None = None,
     ) -> None:
-        """`chosen` names the notifiers of an alert; `tell` hands it to them, and `ended` is called for each result."""
-        self._written = Written(store, self._begin_anew)
+        """`chosen` names the notifiers of an alert; `tell` hands it to them, and `ended` is called for each result.
+
+        With `is_store_available`, incidents are kept in memory while the store is not available.
+        """
+        self._written = Written(store, self._begin_anew, is_available=is_store_available)
         self._alarm = alarm
         self._measures = measures
         self._clock = clock

@@ -26,6 +26,7 @@ from redrive.errors import ServiceError, StoreError, on_one_line
 
 _LOG: Final = logging.getLogger("redrive.serve.broker")
 _READY: Final = re.compile(r"listens on (amqp://\S+:(\d+)/) and (http://\S+:(\d+)/)$")
+_FAILED: Final = "redrive broker failed: "
 _PATIENCE: Final = 60  # seconds until it has to be ready: a large journal is read first
 _FIRST_WAIT: Final = timedelta(milliseconds=200)
 _LONGEST_WAIT: Final = timedelta(seconds=30)
@@ -64,12 +65,20 @@ class EmbeddedBroker:
         self._stop = asyncio.Event()
         self._last_words: deque[str] = deque(maxlen=5)
         self._ready = False
+        self._failure: str | None = None  # why it does not run, in its own words
         self.restarts = 0
 
     @property
     def is_ready(self) -> bool:
         """Whether it has said where it listens, and runs."""
         return self._ready and self.pid is not None
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it does not work; None: it has said that it is ready."""
+        if self.is_ready:
+            return None
+        return self._failure or "the embedded broker is not running; it is being restarted"
 
     @property
     def pid(self) -> int | None:
@@ -132,6 +141,7 @@ class EmbeddedBroker:
             kind = StoreError if code == StoreError.exit_code else ServiceError
             raise kind(f"the embedded broker does not start: {why}")
         self._readers.append(asyncio.create_task(self._relay(process.stdout)))
+        self._failure = None
         self._ports = (int(ready[2]), int(ready[4]))  # clients find it there again
         self._ready = True
         return Addresses(ready[1], ready[3])
@@ -153,6 +163,9 @@ class EmbeddedBroker:
                 return
             words = on_one_line(line.decode("utf-8", "replace").rstrip())
             self._last_words.append(words)
+            if words.startswith(_FAILED):  # it runs, and does nothing until somebody has acted
+                self._ready = False
+                self._failure = f"the embedded broker stopped: {words.removeprefix(_FAILED)}"
             _LOG.warning("broker: %s", words)
 
     async def _end(self) -> None:
@@ -196,6 +209,7 @@ class EmbeddedBroker:
             try:
                 await self._launch()
             except (ServiceError, StoreError) as error:
+                self._failure = str(error)
                 _LOG.error("%s", error)
             else:
                 self.restarts += 1

@@ -1,7 +1,8 @@
-"""Is the server well?
+"""Report the health of a server.
 
-It is when its store answers, its broker answers, and every service works. Each is asked when somebody wants to know,
-and none for longer than a moment: a broker that is away must not make the answer wait.
+It is healthy when its store can be read and written, its broker answers, every service works, and no consumer has
+reported that it cannot publish dead letters. Store and broker are asked for each report, with a short timeout: a broker
+that does not answer must not make the report wait. Whether the store can be written is known from the last write.
 """
 
 import asyncio
@@ -35,8 +36,15 @@ class Condition:
         *,
         name: str | None = None,
         unserved: Callable[[], Mapping[str, int]] = dict,
+        store_problem: Callable[[], str | None] = lambda: None,
+        broker_problem: Callable[[], str | None] = lambda: None,
+        consumers: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """`name` is the broker's; `unserved` counts letters that wait for a broker that no server serves."""
+        """`name` is the broker's; `unserved` counts letters that wait for a broker that no server serves.
+
+        `store_problem` says why the store cannot be written, `broker_problem` why there is no connection to the broker,
+        `consumers` what consumers have reported, by source.
+        """
         self._store = store
         self._transport = transport
         self._services = services
@@ -44,15 +52,17 @@ class Condition:
         self._broker = broker
         self._name = name or transport.kind
         self._unserved = unserved
+        self._store_problem = store_problem
+        self._broker_problem = broker_problem
+        self._consumers = consumers
         self._began = clock.monotonic()
 
     async def report(self) -> dict[str, Any]:
         """Everything, as plain values; `status` is "ok" or "failing"."""
-        store, broker = await asyncio.gather(
-            _asked(lambda: self._store.operations(limit=1)), self._ask_broker()
-        )
+        store, broker = await asyncio.gather(self._ask_store(), self._ask_broker())
         services = {service.name: service.trouble or OK for service in self._services()}
-        well = {store, broker, *services.values()} == {OK}
+        consumers = dict(self._consumers())
+        well = {store, broker, *services.values()} == {OK} and not consumers
         answer: dict[str, Any] = {
             "status": OK if well else "failing",
             "version": __version__,
@@ -63,14 +73,20 @@ class Condition:
             "broker_name": self._name,
             "letters_unserved": dict(self._unserved()),
             "services": services,
+            "consumers": consumers,
         }
         if self._broker is not None:
             answer["embedded_broker"] = {"pid": self._broker.pid, "restarts": self._broker.restarts}
         return answer
 
+    async def _ask_store(self) -> str:
+        return self._store_problem() or await _asked(lambda: self._store.operations(limit=1))
+
     async def _ask_broker(self) -> str:
-        if self._broker is not None and not self._broker.is_ready:
-            return "the embedded broker is away; it is being started again"
+        if self._broker is not None and (trouble := self._broker.trouble):
+            return trouble
+        if problem := self._broker_problem():
+            return problem
         return await _asked(lambda: self._transport.depth(QUEUE))
 
 

@@ -22,6 +22,7 @@ import msgspec
 from redrive.clock import Clock
 from redrive.collect import Collector, VerdictCollector
 from redrive.collect.reading import Reader
+from redrive.errors import RedriveError
 from redrive.formats.conventions import with_own
 from redrive.letters import State
 from redrive.recover.admission import Admission
@@ -38,11 +39,15 @@ from redrive.recover.worker import Worker, WorkerOptions
 from redrive.replay.destinations import Destinations
 from redrive.serve.alarms import Alarms, takeover_after
 from redrive.serve.awaken import Awakening
+from redrive.serve.checks import BrokerCheck, StoreCheck
+from redrive.serve.connection import BrokerConnection, LateStore
+from redrive.serve.consumer_reports import ConsumerReports
 from redrive.serve.discovery import Discovery, Look
 from redrive.serve.measures import Measures
+from redrive.serve.prerequisite import DependentService, Prerequisite
 from redrive.serve.prober import Prober
-from redrive.serve.registration import AfterRegistration, Registration
-from redrive.serve.watched import Watched
+from redrive.serve.registration import Registration
+from redrive.serve.watched import Check, Watched
 from redrive.settings import Settings
 from redrive.stores.base import Rescued, Store
 from redrive.transports.base import Source, Transport
@@ -72,10 +77,13 @@ class Crew:
         component: str = "broker",
         probe: Probe | None = None,
         broker: str | None = None,
+        refused: Callable[[RedriveError], None] = lambda _error: None,
+        store_connection: LateStore | None = None,
     ) -> None:
         """`discover` tells the queues of a broker of our own; without it only queues with a name are collected.
 
-        `component` is what alerts call the broker, `probe` asks its management, `broker` is its name.
+        `component` is what alerts call the broker, `probe` asks its management, `broker` is its name. `refused` is
+        called if the broker refuses us for good. `store_connection` opens the store, if that may take a while.
         """
         self._settings = settings
         self._store = store
@@ -84,6 +92,17 @@ class Crew:
         self._trouble = trouble
         self.broker = broker or transport.kind
         self._server = f"{socket.gethostname()}/{os.getpid()}"  # no two of all that share a store
+        self.sources = tuple(sources)
+        self.store_connection = store_connection
+        self.connection = BrokerConnection(transport, self.sources, clock, trouble=trouble, refused=refused)
+        health = settings.health
+        self.store_check = StoreCheck(
+            store, clock, server=self._server, interval=health.write_interval, max_age=health.max_write_age
+        )
+        self.broker_check = BrokerCheck(
+            transport, self._collected_queues, clock, interval=health.broker_interval
+        )
+        self.consumer_reports = ConsumerReports(clock)
         self.registration = Registration(
             store, transport, clock, broker=self.broker, server=self._server, adopted=self._adopted
         )
@@ -92,7 +111,6 @@ class Crew:
         self._reader = Reader(settings.classifier(), settings.redactor(), self._strategy)
         self.awakening = Awakening(store, clock, self._wake)
         self.breakers = Breakers(clock, _breaker(settings), recovered=self.awakening.recovered)
-        self.sources = tuple(sources)
         self.delivering = Delivering(
             notifiers_of(settings, os.environ),
             clock=clock,
@@ -109,6 +127,8 @@ class Crew:
             broker=self.broker,
             batch=settings.collect.batch,
             resolved=lambda verdict: self.breakers.succeeded(verdict.source),
+            reported=self.consumer_reports.received,
+            kept=lambda error: self.store_check.wrote(VerdictCollector.name, error),
         )
         self.conditions = Conditions(
             with_secrets(settings.conditions), clock, held=self._wake, clean=settings.redactor().clean
@@ -158,28 +178,71 @@ class Crew:
         self.discovery = discover and Discovery(
             discover, tuple(self.collectors), self._discovered, clock, trouble
         )
-        of_the_store: list[Service] = [
-            self.registration,
-            self.rescuer,
-            self.retention,
-            self.change_log,
-            self.awakening,
-            self.alarms,
-            self.delivering,
-        ]
-        if settings.conditions:
-            of_the_store.append(self.conditions)
-        of_the_broker: list[Service] = [*self.collectors.values(), self.verdicts, self.confirmer]
+        self._services = self._all_services()
+
+    def _all_services(self) -> list[Watched]:
+        """Every service, in the order in which they are reported.
+
+        Alerts and checks start at once, whatever cannot be reached; the others wait for what they need.
+        """
+        *store, _ = self.prerequisites
+        broker = [*self.prerequisites, self.registration.reached]
+        at_once: list[Service] = [self.connection, self.alarms, self.delivering]
+        if self.store_connection is not None:
+            at_once.insert(0, self.store_connection)
+        if self._settings.conditions:
+            at_once.append(self.conditions)
+        of_the_store: list[Service] = [self.rescuer, self.retention, self.change_log, self.awakening]
+        of_the_broker: list[Service] = [self.verdicts, self.confirmer]
         if self.discovery is not None:
             of_the_broker.append(self.discovery)
-        self._services = [
-            *(Watched(service, clock) for service in of_the_store),
-            *(Watched(AfterRegistration(service, self.registration), clock) for service in of_the_broker),
+        return [
+            *(Watched(service, self._clock) for service in at_once),
+            self._dependent(self.store_check, store),
+            self._dependent(self.broker_check, [self.connection.reached]),
+            self._dependent(self.registration, self.prerequisites),
+            *(self._dependent(service, store) for service in of_the_store),
             *(
-                Watched(AfterRegistration(worker, self.registration), clock, f"worker {number}")
+                self._dependent(collector, broker, checks=self._checks_of(collector, queue))
+                for queue, collector in self.collectors.items()
+            ),
+            *(self._dependent(service, broker) for service in of_the_broker),
+            *(
+                self._dependent(worker, broker, f"worker {number}")
                 for number, worker in enumerate(self.workers, start=1)
             ),
         ]
+
+    def _dependent(
+        self,
+        service: Service,
+        needs: Sequence[Prerequisite],
+        name: str | None = None,
+        checks: Sequence[Check] = (),
+    ) -> Watched:
+        dependent = DependentService(service, needs)
+        return Watched(dependent, self._clock, name, (dependent.waiting, *checks))
+
+    def _checks_of(self, collector: Collector, queue: str) -> tuple[Check, ...]:
+        return (
+            lambda: self.broker_check.missing(queue),
+            lambda: self.store_check.failing(collector.name),
+        )
+
+    @property
+    def prerequisites(self) -> Sequence[Prerequisite]:
+        """What has to be reached until the server is ready."""
+        store = [] if self.store_connection is None else [self.store_connection.reached]
+        return [*store, self.connection.reached]
+
+    @property
+    def store_problem(self) -> str | None:
+        """Why the store cannot be written; None: it can."""
+        late = None if self.store_connection is None else self.store_connection.problem
+        return late or self.store_check.problem
+
+    def _is_store_available(self) -> bool:
+        return self.store_problem is None
 
     @property
     def permanent(self) -> Sequence[Watched]:
@@ -196,7 +259,8 @@ class Crew:
         """A queue that has come back goes on counting where it was."""
         if queue not in self.collectors:
             self.collectors[queue] = self.a_collector(queue)
-        return Watched(self.collectors[queue], self._clock)
+        collector = self.collectors[queue]
+        return Watched(collector, self._clock, checks=self._checks_of(collector, queue))
 
     def a_collector(self, queue: str) -> Collector:
         """A collector of this dead-letter queue, not yet running."""
@@ -213,6 +277,7 @@ class Crew:
             conventions=self._conventions,
             died_again=lambda source, _failure: self.breakers.died(source),
             collected=lambda letters: self.alarms.collected(queue, letters),
+            kept=lambda error: self.store_check.wrote(f"collector of {queue}", error),
         )
 
     def _alert_ended(self, alert: Alert, name: str) -> None:
@@ -245,6 +310,9 @@ class Crew:
             undeliverable=self._undeliverable,
             redrives=settings.recover.workers > 0,
             prober=prober,
+            publish_failures=self.consumer_reports.failures,
+            is_store_available=self._is_store_available,
+            is_connecting=lambda: self.connection.is_connecting,
         )
         self.measures = measures
         return Alarms(
@@ -263,6 +331,7 @@ class Crew:
             chosen=lambda alert: told_to(alert, settings.notify),
             tell=self.delivering.tell,
             trouble=self._trouble,
+            is_store_available=self._is_store_available,
         )
 
     def _a_worker(self, number: int) -> Worker:

@@ -18,6 +18,7 @@ import msgspec
 from redrive.clock import Clock
 from redrive.errors import BrokerRefusedError, SourceMissingError, TransportError
 from redrive.letters import DeadLetter, LetterHead, State
+from redrive.letters.verdict import QUEUE
 from redrive.rules import Strategy
 from redrive.serve.prober import Prober
 from redrive.serve.watched import Watched
@@ -39,6 +40,7 @@ _MAX_IDS: Final = 100
 _MAX_ORIGINS: Final = 20  # sources whose dead-letter queue is read from a letter, in one look
 _REST: Final = 20  # times as long as the store took to count, it is left alone
 _DEPTH_TIMEOUT: Final = 5.0  # seconds
+_RESTARTED_WITHIN: Final = timedelta(minutes=1)  # a service, after what it needs is back
 _OPEN: Final = Condition("state", Op.IS, tuple(map(str, (State.PENDING, State.PROCESSING, State.MANUAL))))
 _AUTOMATIC: Final = (
     Condition("state", Op.IS, tuple(map(str, (State.PENDING, State.PROCESSING)))),
@@ -84,12 +86,15 @@ class Measures:
         publish_failures: Callable[[], Mapping[str, int]] = dict,
         redrives: bool = True,
         prober: Prober | None = None,
+        is_store_available: Callable[[], bool] = lambda: True,
+        is_connecting: Callable[[], bool] = lambda: False,
     ) -> None:
         """`queues` are the collected ones, each with a number that grows when its collector takes a message.
 
         `dead_letter_queues` maps sources to theirs. `clean` redacts ids. `broker` is the name of the served broker.
         `undeliverable` gives the sources whose redrives would reach no consumer, with the reason; `publish_failures`
         counts, by source, the dead letters that consumers could not publish. `redrives` is False where no worker runs.
+        A store that is not available is not asked, nor is a broker while the first connection is being made.
         """
         self._store = store
         self._transport = transport
@@ -104,6 +109,9 @@ class Measures:
         self._undeliverable = undeliverable
         self._publish_failures = publish_failures
         self._redrives = redrives
+        self._is_store_available = is_store_available
+        self._is_connecting = is_connecting
+        self._failed_at: dict[str | None, timedelta] = {}  # "store", "broker": when it was last found failing
         self.unserved: dict[str, int] = {}  # broker → letters that wait; as of the last look
         self.resolution: dict[str, float] = {}  # share of resolved letters by day of arrival; likewise
         self._prober = prober
@@ -177,17 +185,34 @@ class Measures:
         return [
             *self._ingestion(),
             *self._spikes(subjects("error_spike")),
+            self._store_state(),
             *self._running(subjects("service_failed")),
             *self._held_back(subjects("undeliverable")),
             *self._unpublished(subjects("dead_letter_publish_failures")),
         ]
 
+    def _store_state(self) -> Measured:
+        is_failing = not self._is_store_available()
+        if is_failing:
+            self._failed_at["store"] = self._clock.monotonic()
+        return Measured(
+            measure="store_unavailable", value=int(is_failing), component="store", broker=self.broker
+        )
+
     def _running(self, known: Iterable[str]) -> list[Measured]:
-        states = {service.name: service.trouble is not None for service in self._services()}
+        states = {service.name: self._has_failed(service) for service in self._services()}
         return [
             Measured(measure="service_failed", subject=name, value=int(states.get(name, False)))
             for name in sorted({*states, *known})
         ]
+
+    def _has_failed(self, service: Watched) -> bool:
+        """Whether a service fails by itself, and not because the store or the broker does, or did just now."""
+        problem = service.problem
+        if problem is None or problem.is_waiting:
+            return False
+        failed_at = self._failed_at.get(problem.cause)
+        return failed_at is None or self._clock.monotonic() - failed_at > _RESTARTED_WITHIN
 
     def _held_back(self, known: Iterable[str]) -> list[Measured]:
         reasons = self._undeliverable()
@@ -263,7 +288,7 @@ class Measures:
     async def _of_store(self, subjects: Subjects) -> list[Measured]:
         """What has to be counted there; a store that takes long for it is asked less often."""
         began = self._clock.monotonic()
-        if began < self._rest_until:
+        if began < self._rest_until or not self._is_store_available():
             return []
         found = [
             *await self._letters(subjects("open_letters")),
@@ -366,12 +391,14 @@ class Measures:
 
     async def _of_queues(self, subjects: Subjects) -> list[Measured]:
         """How deep the dead-letter queues are, whether they are drained, and whether the broker answers."""
+        if self._is_connecting():
+            return []
         collected = self._queues()
         probed = set() if self._prober is None else set(self._prober.sources())
         known = {*subjects("dlq_depth"), *subjects("uncollected"), *(set(subjects("queue_missing")) - probed)}
         found = [self._unreachable(0)]
         waiting: dict[str, _Waiting] = {}
-        for queue in sorted({*collected, *known}):
+        for queue in sorted({*collected, *known} or {QUEUE}):
             is_missing = False
             try:
                 async with asyncio.timeout(_DEPTH_TIMEOUT):
@@ -382,6 +409,8 @@ class Measures:
                 continue  # the broker answers, but this user may not see the queue
             except (TransportError, TimeoutError):
                 return [self._unreachable(1)]
+            if queue not in collected and queue not in known:
+                continue  # asked only to know whether the broker answers
             if depth and queue in collected:
                 waiting[queue] = self._waited(queue, depth, collected[queue])
             stored = sum(
@@ -407,6 +436,8 @@ class Measures:
         return 0 if waiting is None else (self._clock.monotonic() - waiting.since).total_seconds()
 
     def _unreachable(self, value: int) -> Measured:
+        if value:
+            self._failed_at["broker"] = self._clock.monotonic()
         return Measured(
             measure="broker_unreachable",
             subject=self.broker,
@@ -429,6 +460,8 @@ class Measures:
     async def _of_probe(self, subjects: Subjects) -> list[Measured]:
         """What the broker's management says; if it says nothing, whether that is the fault of the broker first."""
         assert self._prober is not None  # noqa: S101  else it is not among the looks
+        if self._is_connecting():
+            return []  # queues that are missing are just being created
         found = await self._prober.measured()
         if self._prober.failures:
             found = [*await self._of_queues(subjects), *found]

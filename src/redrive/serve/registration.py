@@ -10,9 +10,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
-from redrive.clock import Clock, pause, until_first
+from redrive.clock import Clock, pause
 from redrive.errors import BrokerConflictError
-from redrive.recover.service import Service
+from redrive.serve.prerequisite import Prerequisite
 from redrive.stores.base import Store
 from redrive.stores.brokers import KnownBroker, adopt_unnamed, register, withdraw
 from redrive.transports.base import Transport
@@ -43,7 +43,7 @@ class Registration:
         self._adopted = adopted
         self.broker = broker
         self.server = server
-        self.done = asyncio.Event()
+        self.reached = Prerequisite("the registration of the broker", "broker")
 
     async def run(self, stop: asyncio.Event) -> None:
         """Register, and renew it until `stop` is set."""
@@ -63,29 +63,10 @@ class Registration:
                 self._store, self.broker, self._known(), server=self.server, until=now + LEASE, now=now
             )
         except BrokerConflictError:
-            self.done.clear()
+            self.reached.lose()
             raise
-        self.done.set()
+        self.reached.meet()
 
     def _known(self) -> KnownBroker:
         transport = self._transport
         return KnownBroker(kind=transport.kind, cluster_id=transport.cluster_id, endpoint=transport.endpoint)
-
-
-class AfterRegistration:
-    """A service that starts once the broker is registered."""
-
-    def __init__(self, service: Service, registration: Registration) -> None:
-        self._service = service
-        self._registration = registration
-
-    @property
-    def name(self) -> str:
-        """The name of the service."""
-        return self._service.name
-
-    async def run(self, stop: asyncio.Event) -> None:
-        """Wait for the registration, then run the service."""
-        await until_first(self._registration.done.wait(), stop.wait())
-        if not stop.is_set():
-            await self._service.run(stop)

@@ -1,11 +1,12 @@
-"""How does everything run in one process?
+"""Run everything in one process.
 
-    lock → embedded broker → transport → store → HTTP → connected → services
+    lock → embedded broker → transport → store → HTTP → services → connected → ready
 
-and the other way round on stopping: what writes ends before what it writes to. A broker that is away is waited for,
-and the log and `/health` say so; whatever else is wrong at the start ends the start.
+and the other way round on stopping: what writes ends before what it writes to. An unreachable broker or store does not
+stop the start: HTTP answers, alerts are sent, and the services that need it wait; `/health`, log and alerts say so.
+Whatever else is wrong at the start ends the server with that error.
 
-Who stops it, and who is told that it is ready, is its owner's business: it handles no signals and prints nothing.
+Its owner stops it and is called when it is ready: it handles no signals and prints nothing.
 """
 
 import asyncio
@@ -19,27 +20,24 @@ from typing import Final
 
 import msgspec
 
-from redrive.clock import Clock, pause
-from redrive.errors import BrokerUnreachableError, SettingsError
-from redrive.letters.verdict import QUEUE
+from redrive.clock import Clock, until_first
+from redrive.errors import RedriveError, SettingsError
 from redrive.listening import Listening
 from redrive.recover.service import Services
 from redrive.serve.child import EmbeddedBroker
 from redrive.serve.condition import Condition
+from redrive.serve.connection import LateStore
 from redrive.serve.crew import Crew
 from redrive.serve.discovery import queues_at
 from redrive.serve.figures import Figures
 from redrive.serve.lock import ServeLock
 from redrive.serve.web import check_loopback, start_web
 from redrive.settings import Settings, StoreSettings
-from redrive.stores import open_store
 from redrive.transports import Source, Transport, broker_name, open_transport
 from redrive.transports.probing import probe_of
 from redrive.watch.alerts.made import check
 
 _LOG: Final = logging.getLogger("redrive.serve")
-_FIRST_WAIT: Final = timedelta(milliseconds=200)
-_LONGEST_WAIT: Final = timedelta(seconds=10)
 _STOP: Final = timedelta(seconds=15)  # for what the services have begun
 _LEAVE: Final = timedelta(seconds=5)  # for a broker that does not answer when we say good-bye
 
@@ -70,6 +68,7 @@ class Server:
         self._store = store_of(settings)
         self._redactor = settings.redactor()
         self._stop = asyncio.Event()
+        self._refusal: RedriveError | None = None  # what no waiting repairs
 
     def stop(self) -> None:
         """Come to an end in order; may be called from a signal handler of the loop."""
@@ -83,8 +82,10 @@ class Server:
             broker, url, management = await self._broker(ending)
             transport = open_transport(url, self._clock)
             ending.push_async_callback(self._close, transport)
-            store = await open_store(self._store, self._clock)
-            ending.push_async_callback(store.close)
+            late = LateStore(self._store, self._clock, trouble=self._trouble, refused=self._refused)
+            ending.push_async_callback(late.close)
+            await late.open()
+            store = late.verbs
             discover = (
                 queues_at(management) if management is not None and self._settings.collect.discover else None
             )
@@ -103,6 +104,8 @@ class Server:
                     {source.name: source.group for source in self._sources},
                 ),
                 broker_name(self._settings),
+                self._refused,
+                late,
             )
             condition = Condition(
                 store,
@@ -112,6 +115,9 @@ class Server:
                 broker,
                 name=crew.broker,
                 unserved=lambda: crew.measures.unserved,
+                store_problem=lambda: crew.store_problem,
+                broker_problem=lambda: crew.connection.problem,
+                consumers=crew.consumer_reports.problems,
             )
             web = await start_web(
                 store,
@@ -122,17 +128,21 @@ class Server:
                 self._settings.serve.allowed_hosts,
             )
             ending.push_async_callback(web.close)
-            await self._connect(transport, crew)
             if self._stop.is_set():
                 return
-            ready(self._places(url, management, web))
-            await self._work(crew)
+            await self._work(crew, lambda: ready(self._places(url, management, web)))
+            if self._refusal is not None:
+                raise self._refusal
 
-    async def _work(self, crew: Crew) -> None:
-        """Run the services until somebody stops us; those that a silent broker holds up are left behind."""
+    async def _work(self, crew: Crew, ready: Callable[[], None]) -> None:
+        """Run the services until `stop`; those that a silent broker holds up are left behind."""
         services = Services(crew.permanent, self._clock, self._trouble)
         running = asyncio.create_task(services.run(_STOP))
         try:
+            for prerequisite in crew.prerequisites:
+                await until_first(prerequisite.wait(), self._stop.wait())
+            if not self._stop.is_set():
+                ready()
             await self._stop.wait()
         finally:  # also where whoever runs us is cancelled
             _LOG.info("stopping in order")
@@ -172,22 +182,12 @@ class Server:
         addresses = await broker.start()
         return broker, addresses.amqp, addresses.management
 
-    async def _connect(self, transport: Transport, crew: Crew) -> None:
-        """Connect, and make what is missing there; waits for a broker that is away."""
-        wait = _FIRST_WAIT
-        while not self._stop.is_set():
-            try:
-                await transport.open()
-                await transport.provision(crew.sources)
-                await transport.ensure_queue(QUEUE)
-            except BrokerUnreachableError as error:
-                self._trouble(f"the broker is away; next try in {wait.total_seconds():g} s", error)
-                await pause(self._clock, wait, self._stop)
-                wait = min(wait * 2, _LONGEST_WAIT)
-            else:
-                return
+    # --- reports -----------------------------------------------------------------------------------------------
 
-    # --- words -------------------------------------------------------------------------------------------------
+    def _refused(self, error: RedriveError) -> None:
+        """End the server with this error."""
+        self._refusal = error
+        self._stop.set()
 
     def _trouble(self, what: str, error: Exception) -> None:
         _LOG.warning("%s: %s: %s", what, type(error).__name__, self._redactor.clean(str(error)))

@@ -1,29 +1,56 @@
-"""Does a service work, or does it only try to?
+"""Tell whether a service works, or only runs.
 
-`Watched` is the service it wraps, with a memory: whether it runs, and what it failed of. One that was started again is
-held to work only when it has done so for a while; until then its last error is what there is to say.
+`Watched` is the service it wraps, with a memory: whether it runs, and what it failed of. A service that was started
+again counts as working only after a while; until then its last error is reported. Checks from outside, such as a queue
+that is gone or a gate that is shut, are asked whenever the state is.
 """
 
 import asyncio
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from redrive.clock import Clock
+from redrive.errors import BrokerUnreachableError, StoreError, TransportClosedError
 from redrive.recover.service import Service
 
-_WORKS: Final = timedelta(seconds=1)  # without an error since it was started again
+_WORKS_AFTER: Final = timedelta(seconds=1)  # without an error since it was started again
+
+
+class Problem(NamedTuple):
+    """Why a service does not work, and whether that is a consequence of the store's or the broker's state."""
+
+    text: str
+    cause: Literal["store", "broker"] | None = None
+    is_waiting: bool = False  # for something else, about which there is an alert; it has not failed itself
+
+
+Check: TypeAlias = Callable[[], Problem | None]
+
+
+def problem_of(error: Exception) -> Problem:
+    """What an error says about a service."""
+    cause: Literal["store", "broker"] | None = None
+    if isinstance(error, StoreError):
+        cause = "store"
+    elif isinstance(error, BrokerUnreachableError | TransportClosedError):
+        cause = "broker"
+    return Problem(f"{type(error).__name__}: {error}", cause)
 
 
 class Watched:
     """A service whose state can be asked for."""
 
-    def __init__(self, service: Service, clock: Clock, name: str | None = None) -> None:
+    def __init__(
+        self, service: Service, clock: Clock, name: str | None = None, checks: Sequence[Check] = ()
+    ) -> None:
         """`name` is what people call it here, where its own says more than they want to know."""
         self._service = service
         self.name = name or service.name
         self._clock = clock
+        self._checks = tuple(checks)
         self._began: timedelta | None = None
-        self._error: str | None = None
+        self._failed: Problem | None = None
         self.failures = 0
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -33,16 +60,22 @@ class Watched:
             await self._service.run(stop)
         except Exception as error:
             self.failures += 1
-            self._error = f"{type(error).__name__}: {error}"
+            self._failed = problem_of(error)
             raise
         finally:
             self._began = None
 
     @property
-    def trouble(self) -> str | None:
+    def problem(self) -> Problem | None:
         """Why it does not work; None: it does."""
         if self._began is None:
-            return self._error or "not running"
-        if self._error is not None and self._clock.monotonic() - self._began >= _WORKS:
-            self._error = None
-        return self._error
+            return self._failed or Problem("not running")
+        if self._failed is not None and self._clock.monotonic() - self._began >= _WORKS_AFTER:
+            self._failed = None
+        return self._failed or next(filter(None, (check() for check in self._checks)), None)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it does not work, as text; None: it does."""
+        problem = self.problem
+        return None if problem is None else problem.text

@@ -42,6 +42,7 @@ from redrive.settings.values import (
     ConditionSettings,
     ConsumeSettings,
     EmbeddedSettings,
+    HealthSettings,
     MaintenanceSettings,
     NotifySettings,
     RecoverSettings,
@@ -231,6 +232,20 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
                 ),
                 "enable_length_limit": Setting(
                     yes_or_no, "limits on the length of queues; `false`: ignored with a warning"
+                ),
+            },
+        ),
+        "health": (
+            HealthSettings,
+            {
+                "write_interval": Setting(
+                    duration(_SECOND, _HOUR), "how often the store is checked by a small write"
+                ),
+                "max_write_age": Setting(
+                    duration(_SECOND, _DAY), "the store is failing when its last successful write is older"
+                ),
+                "broker_interval": Setting(
+                    duration(_SECOND, _HOUR), "how often it is checked that the collected queues exist"
                 ),
             },
         ),

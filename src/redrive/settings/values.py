@@ -160,6 +160,14 @@ class RedactSettings(msgspec.Struct, frozen=True, kw_only=True):
     extra: Mapping[str, str] = MappingProxyType({})
 
 
+class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How `redrive serve` checks its store and its broker."""
+
+    write_interval: timedelta = timedelta(seconds=10)
+    max_write_age: timedelta = timedelta(seconds=30)
+    broker_interval: timedelta = timedelta(seconds=10)
+
+
 class AlertSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How patient the alarm is."""
 
@@ -242,6 +250,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     collect: CollectSettings = CollectSettings()
     serve: ServeSettings = ServeSettings()
     embedded: EmbeddedSettings = EmbeddedSettings()
+    health: HealthSettings = HealthSettings()
     redact: RedactSettings = RedactSettings()
     alerts: AlertSettings = AlertSettings()
     conditions: tuple[ConditionSettings, ...] = ()
@@ -256,6 +265,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.consume.flood_longest < self.consume.flood_pause:
             raise SettingsError("consume.flood_longest: wants a duration not shorter than flood_pause")
+        if self.health.max_write_age <= self.health.write_interval:
+            raise SettingsError("health.max_write_age must be longer than health.write_interval")
         self.redactor()  # what they cannot be made of is refused here, not at the first dead letter
         self.strategy_options()
 

@@ -23,6 +23,7 @@ from redrive.broker.journal_errors import (
     JournalBusyError,
     JournalDamagedError,
     JournalError,
+    JournalReplacedError,
     JournalVersionError,
 )
 from redrive.broker.journal_recovery import Recovered
@@ -463,6 +464,43 @@ def test_a_missing_segment_is_damage_and_salvage_goes_on_behind_it(directory: Pa
     assert "are lost" in recovered.damage[0]
     assert state.messages[5].body == b"last"
     assert opened(directory)[0] == state
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize("segment_bytes", [100, 1 << 20])
+def test_flush_fails_when_the_newest_segment_was_removed_or_replaced(
+    directory: Path, segment_bytes: int, *, replaced: bool
+) -> None:
+    journal, _ = Journal.open(directory, segment_bytes=segment_bytes)
+    journal.publish(2, 1, 1, 0, "", ("q",), b"header", b"kept")
+    journal.flush()
+    newest = max(directory.glob("*.journal"))
+    newest.rename(directory.parent / "moved")
+    if replaced:
+        shutil.copy(directory.parent / "moved", newest)
+
+    journal.publish(4, 1, 2, 0, "", ("q",), b"header", b"x" * 200)  # more than one small segment holds
+    with pytest.raises(JournalReplacedError, match="removed or replaced while it was in use") as caught:
+        journal.flush()
+
+    error = caught.value
+    assert [error.is_restored] == [False]
+    with pytest.raises(JournalError, match="the journal stopped"):
+        journal.flush()
+    (directory.parent / "moved").replace(newest)
+    assert [error.is_restored] == [True]
+    journal.close()
+    state, _ = opened(directory)
+    assert state.messages[2].body == b"kept"
+
+
+def test_flush_fails_when_the_directory_was_removed(directory: Path) -> None:
+    journal, _ = Journal.open(directory)
+    shutil.rmtree(directory)
+    journal.put_definition("key", b"value")
+    with pytest.raises(JournalReplacedError):
+        journal.flush()
+    journal.close()
 
 
 def test_a_journal_of_another_version_is_refused(directory: Path) -> None:

@@ -45,7 +45,8 @@ def test_every_queue_has_one_collector_and_every_worker_a_name_of_its_own(tmp_pa
     assert list(place.crew.collectors) == ["orders.dlq", "legacy.dead"]
     names = [service.name for service in place.crew.services]
     assert names == [
-        "broker registration", "rescuer", "retention", "change log", "awakening", "alarm", "alerts",
+        "broker connection", "alarm", "alerts", "store check", "broker check",
+        "broker registration", "rescuer", "retention", "change log", "awakening",
         "collector of orders.dlq", "collector of legacy.dead", "verdicts", "confirmer",
         "worker 1", "worker 2", "worker 3",
     ]  # fmt: skip

@@ -15,6 +15,7 @@ from redrive.errors import (
     StoreError,
     StoreFullError,
     StoreReadOnlyError,
+    StoreUnreachableError,
     StoreVersionError,
 )
 from redrive.settings import StoreSettings
@@ -75,8 +76,8 @@ async def test_a_url_that_is_none_is_a_wrong_setting(url: str) -> None:
         (asyncpg.DataCorruptedError("page"), StoreDamagedError, "backup"),
         (asyncpg.UndefinedTableError("letters"), StoreDamagedError, "backup"),
         (asyncpg.ProgramLimitExceededError("index row"), LetterInvalidError, "too long"),
-        (asyncpg.AdminShutdownError("bye"), StoreError, "does not answer"),
-        (ConnectionRefusedError("refused"), StoreError, "does not answer"),
+        (asyncpg.AdminShutdownError("bye"), StoreUnreachableError, "does not answer"),
+        (ConnectionRefusedError("refused"), StoreUnreachableError, "does not answer"),
         (TimeoutError(), StoreBusyError, "in time"),
         (asyncpg.PostgresSyntaxError("at or near\nsomething"), StoreError, "refused it"),
         (ZeroDivisionError(), StoreError, "ZeroDivisionError"),

@@ -37,6 +37,7 @@ from redrive.errors import (
     StoreError,
     StoreFullError,
     StoreReadOnlyError,
+    StoreUnreachableError,
 )
 from redrive.stores.postgres import schema
 
@@ -432,5 +433,5 @@ _ERRORS: Final[tuple[tuple[Any, type[RedriveError], str], ...]] = (
         LetterInvalidError,
         "cannot hold it: a text or a body is too long",
     ),
-    (_AWAY, StoreError, _NO_ANSWER),
+    (_AWAY, StoreUnreachableError, _NO_ANSWER),
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 All writing goes through one thread that commits in groups (`writer`); reading has its own connections, which
 SQLite's write-ahead log never blocks. `schema` checks and prepares the file, `migrate` brings a file of an
-earlier version up to date, `work` is what each verb does inside
+earlier version up to date, `file_identity` notices when it is removed or replaced, `work` is what each verb does inside
 its transaction, `reading` what each reads, `operations` both for operations and groups, `memos` both for memos; `rows`
 and `stores.cold` translate letters, `search` translates queries. `stores.door` has looked at what is asked; this file
 hands it to the right thread.
@@ -32,6 +32,7 @@ from redrive.stores.operations import Group, Item, Operation, OperationState
 from redrive.stores.query import Position, Query
 from redrive.stores.rows import NewRow, new_row, ticks
 from redrive.stores.sqlite import memos, operations, reading, schema, work
+from redrive.stores.sqlite.file_identity import FileIdentity, key_of
 from redrive.stores.sqlite.rows import ABSENT
 from redrive.stores.sqlite.writer import Bundle, Job, Writer
 
@@ -70,6 +71,7 @@ class SqliteStore(Door):
         self._readers = ThreadPoolExecutor(_READERS, "redrive-sqlite-reader")
         self._reading = threading.local()
         self._connections: list[sqlite3.Connection] = []
+        opened = key_of(path)
         connection = schema.connect(path, busy_timeout=options.busy_timeout)
         if options.max_bytes is not None:
             page_size = connection.execute("PRAGMA page_size").fetchone()[0]
@@ -78,7 +80,8 @@ class SqliteStore(Door):
         self._stamps = work.Stamps(
             connection.execute("SELECT max(created_at) FROM letters").fetchone()[0] or 0
         )
-        self._writer = Writer(connection, path, self._bundle)
+        self._identity = FileIdentity(path, opened)
+        self._writer = Writer(connection, path, self._bundle, self._identity.check)
 
     @classmethod
     async def open(
@@ -246,8 +249,14 @@ class SqliteStore(Door):
         with schema.translated(self._path):
             connection: sqlite3.Connection | None = getattr(self._reading, "connection", None)
             if connection is None:
+                self._identity.check()
                 connection = schema.connect(self._path, busy_timeout=self._options.busy_timeout)
-                connection.execute("PRAGMA query_only = ON")
+                try:
+                    self._identity.check()  # it must not be another file than the one that is written
+                    connection.execute("PRAGMA query_only = ON")
+                except BaseException:
+                    connection.close()
+                    raise
                 self._reading.connection = connection
                 self._connections.append(connection)
             return verb(connection)

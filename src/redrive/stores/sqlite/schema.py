@@ -40,11 +40,18 @@ def migrations() -> list[tuple[int, str]]:
     return [(int(name.split("_")[0]), text) for name, text in found]
 
 
-def connect(path: Path, *, busy_timeout: timedelta) -> sqlite3.Connection:
-    """A connection as every part of the store uses it; it may be handed from thread to thread."""
+def connect(path: Path, *, busy_timeout: timedelta, create: bool = False) -> sqlite3.Connection:
+    """A connection as every part of the store uses it; it may be handed from thread to thread.
+
+    Only with `create` is a file made that is not there.
+    """
     with translated(path):
         connection = sqlite3.connect(
-            path, timeout=busy_timeout.total_seconds(), isolation_level=None, check_same_thread=False
+            f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
+            uri=True,
+            timeout=busy_timeout.total_seconds(),
+            isolation_level=None,
+            check_same_thread=False,
         )
         try:
             connection.execute("PRAGMA synchronous = FULL")
@@ -60,7 +67,7 @@ def prepare(path: Path, *, busy_timeout: timedelta, check_for: timedelta | None,
     """Make the file a store of this version, or say why it cannot be one."""
     if not _is_there(path) and not create:
         raise StoreError(f"{path} does not exist; check store.url, or let redrive create it by using it")
-    connection = connect(path, busy_timeout=busy_timeout)
+    connection = connect(path, busy_timeout=busy_timeout, create=True)
     try:
         with translated(path):
             _check_owner(connection, path)

@@ -11,7 +11,8 @@ then for a moment, in which the thread can have it.
 
 A job that raises, whatever it raises, changes nothing and disturbs no other: the group is rolled back and done again,
 each job behind a savepoint. So jobs do nothing but read and write the database. Where the database itself fails (disk
-full, damaged file), the whole group is rolled back and every job in it is told.
+full, damaged file), the whole group is rolled back and every job in it is told. The same holds where `check` finds
+after a commit that the file is no longer the one at its path: a commit into a removed file is not durable.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from redrive.errors import StoreClosedError
+from redrive.errors import StoreClosedError, StoreReplacedError
 from redrive.stores.sqlite.schema import translate
 
 T = TypeVar("T")
@@ -82,15 +83,22 @@ class Results(NamedTuple):
 class Writer:
     """The thread and its connection. It serves the event loop it was made in.
 
-    `bundle` folds the jobs of a group into fewer pieces of work (many adds into one).
+    `bundle` folds the jobs of a group into fewer pieces of work (many adds into one). `check` raises
+    `StoreReplacedError` while the file is not the one that was opened.
     """
 
     def __init__(
-        self, connection: sqlite3.Connection, path: Path, bundle: Callable[[list[Job[Any]]], Iterable[Bundle]]
+        self,
+        connection: sqlite3.Connection,
+        path: Path,
+        bundle: Callable[[list[Job[Any]]], Iterable[Bundle]],
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self._connection = connection
         self._path = path
         self._bundle = bundle
+        self._check = check
+        self._is_replaced = False  # the last check has failed
         self._loop = asyncio.get_running_loop()
         self._gathered: list[Job[Any]] = []
         self._is_gathering = False
@@ -186,6 +194,8 @@ class Writer:
         group: list[Job[Any]] = []
         results = Results([], [])
         try:
+            if self._is_replaced:
+                self._verify()  # nothing more is written to a file that nobody will find
             self._connection.execute("BEGIN IMMEDIATE")
             this: Portion | None = portion
             while this is not None:
@@ -194,12 +204,18 @@ class Writer:
                     results.done.append((bundle.jobs, bundle.work(self._connection)))
                 this = self._take(_PATIENCE_S) if this.more and len(group) < _ENOUGH else None
             self._connection.execute("COMMIT")
+            self._verify()
         except BaseException as error:  # noqa: BLE001  whoever waits must hear of it, whatever it is
             self._roll_back()
             if len(group) > 1 and not _concerns_all(error):
                 return self._commit_guarded(group)
             return self._all_failed(group or portion.jobs, error)
         return results
+
+    def _verify(self) -> None:
+        self._is_replaced = True
+        self._check()
+        self._is_replaced = False
 
     def _commit_guarded(self, group: list[Job[Any]]) -> Results:
         """The results of a group in which a job raises, after the commit of all the others."""
@@ -209,6 +225,7 @@ class Writer:
             for bundle in self._bundle(group):
                 self._run_guarded(bundle, results)
             self._connection.execute("COMMIT")
+            self._verify()
         except BaseException as error:  # noqa: BLE001  as above
             self._roll_back()
             return self._all_failed(group, error)
@@ -253,4 +270,4 @@ def _concerns_all(error: BaseException) -> bool:
     """Whether the error is the database's, or the interpreter's, and no matter of one job."""
     if isinstance(error, sqlite3.Error):
         return not isinstance(error, _OF_A_JOB)
-    return not isinstance(error, Exception)
+    return isinstance(error, StoreReplacedError) or not isinstance(error, Exception)

@@ -11,7 +11,7 @@ A link that is lost stays lost: finding the broker again is `lifeline`'s. It doe
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final, cast
 
 from redrive._version import __version__
@@ -126,6 +126,12 @@ class Link(asyncio.Protocol):
         return is_embedded(self.server_properties)
 
     @property
+    def _explains_refusals(self) -> bool:
+        """Whether the broker closes a refused login with a reason, so that a silent end is a lost connection."""
+        abilities = self.server_properties.get("capabilities")
+        return isinstance(abilities, Mapping) and bool(abilities.get("authentication_failure_close"))
+
+    @property
     def cluster_name(self) -> str | None:
         """What the broker calls its cluster; None if it does not say."""
         name = self.server_properties.get("cluster_name")
@@ -234,7 +240,7 @@ class Link(asyncio.Protocol):
         """The socket is closed."""
         if self._is_closing:
             self._end(TransportClosedError(CLOSED))
-        if self._logged_in and not self._is_running and not self.opened.done():
+        if self._logged_in and not self._explains_refusals and not self.opened.done():
             # A broker that hangs up without a word during login has no better way to say no.
             self._end(
                 BrokerRefusedError(f"{self.endpoint} hung up during login; check user, password and vhost")
@@ -244,7 +250,10 @@ class Link(asyncio.Protocol):
             hint = (
                 "is that its AMQP port?" if tls is None or tls.certfile else "it may want a certfile= of ours"
             )
-            self._end(BrokerUnreachableError(f"{self.endpoint} hung up before the login; {hint}"))
+            when = (
+                "during the login; has it just stopped?" if self._logged_in else f"before the login; {hint}"
+            )
+            self._end(BrokerUnreachableError(f"{self.endpoint} hung up {when}"))
         why = f": {exc}" if exc is not None else ""
         self._end(BrokerUnreachableError(f"the connection to {self.endpoint} was lost{why}"))
         if not self._gone.done():

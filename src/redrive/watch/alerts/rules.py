@@ -66,6 +66,7 @@ MEASURES: Final[Mapping[str, Measure]] = MappingProxyType(
         ),
         "probe_failures": Measure("failed probes of a broker in a row", is_local=True),
         "broker_unreachable": Measure("1 while a broker is unreachable", is_local=True),
+        "store_unavailable": Measure("1 while the store cannot be written", is_local=True),
         "service_failed": Measure("1 while a background service is not running", is_local=True),
     }
 )
@@ -203,6 +204,12 @@ RULES: Final[tuple[AlertRule, ...]] = (
         confirm=2,
         text="Broker {subject} is unreachable.",
         hides=frozenset({"probe-failed", "dlq-depth", "dlq-uncollected", "queue-missing", "queue-stalled"}),
+    ),
+    AlertRule(
+        name="store-unavailable",
+        measure="store_unavailable",
+        critical=0,
+        text="The store cannot be written; dead letters stay with the broker. See /health for the reason.",
     ),
     AlertRule(
         name="probe-failed",

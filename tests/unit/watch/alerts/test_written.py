@@ -1,103 +1,123 @@
-"""Several change what the alarm has written down at once: every change is made on what is there, or not at all."""
+"""Incidents are kept in memory while the store is not available, and merged when it is back."""
 
-import asyncio
+from datetime import timedelta
 
-import msgspec
 import pytest
 
-from redrive.errors import StoreDamagedError, StoreError
+from redrive.errors import StoreError
 from redrive.stores.memory import MemoryStore
-from redrive.watch.alerts.alarm import Book
-from redrive.watch.alerts.written import NAME, Document, Unsent, Written
-from tests.unit.watch.alerts.examples import TIME, alert
+from redrive.testing import ManualClock
+from redrive.watch.alerts.alarm import Alarm
+from redrive.watch.alerts.alert import Alert
+from redrive.watch.alerts.rules import AlertRule, Measured
+from redrive.watch.alerts.written import Document, Written
+
+RULES = [AlertRule(name="full", measure="backlog", critical=0, text="{subject}")]
 
 
-def unsent(name: str) -> Unsent:
-    return Unsent(alert(incident=name), ("mail",), TIME)
+class BrokenStore(MemoryStore):
+    """Refuses to be written while it is broken."""
+
+    is_broken = False
+
+    async def remember(self, name: str, body: bytes, *, version: int) -> bool:
+        if self.is_broken:
+            raise StoreError("no")
+        return await super().remember(name, body, version=version)
 
 
-async def test_where_nothing_was_written_there_is_an_empty_book() -> None:
-    store = MemoryStore()
-    assert await Written(store).book() == Book()
-    assert (await store.recall(NAME)).version == 0
+class Place:
+    """A server's view of the incidents."""
+
+    def __init__(
+        self, store: BrokenStore, clock: ManualClock, prefix: str, *, in_memory: bool = True
+    ) -> None:
+        self.available = True
+        self.written = Written(store, is_available=(lambda: self.available) if in_memory else None)
+        numbers = iter(range(100))
+        self._alarm = Alarm(RULES, new_id=lambda: f"{prefix}{next(numbers)}")
+        self._clock = clock
+
+    async def measure(self, subject: str, value: float) -> list[Alert]:
+        measured = [Measured(measure="backlog", subject=subject, value=value)]
+
+        def change(document: Document) -> list[Alert]:
+            return self._alarm.looked(document.book, measured, self._clock.now())
+
+        return await self.written.change(change)
 
 
-async def test_of_changes_at_the_same_time_none_is_lost() -> None:
-    store = MemoryStore()
-    names = [f"i-{number}" for number in range(15)]
-
-    async def add(name: str) -> None:
-        await Written(store).change(lambda document: document.unsent.append(unsent(name)))
-
-    await asyncio.gather(*map(add, names))
-    document = await Written(store).change(lambda document: document)
-    assert sorted(one.alert.incident for one in document.unsent) == sorted(names)
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
 
 
-async def test_a_change_that_somebody_else_was_faster_than_is_made_again_on_what_is_there() -> None:
-    store = MemoryStore()
-    rival = msgspec.msgpack.encode(Document(unsent=[unsent("rival")]))
-    seen: list[int] = []
-
-    class Overtaken(Written):
-        async def _read(self) -> tuple[int, Document]:
-            read = await super()._read()
-            if not seen:
-                assert await store.remember(NAME, rival, version=0)
-            return read
-
-    def change(document: Document) -> str:
-        seen.append(len(document.unsent))
-        document.unsent.append(unsent("ours"))
-        return "done"
-
-    assert await Overtaken(store).change(change) == "done"
-    assert seen == [0, 1]
-    assert (await store.recall(NAME)).version == 2
+@pytest.fixture
+def store(clock: ManualClock) -> BrokenStore:
+    return BrokenStore(clock)
 
 
-async def test_what_changes_nothing_is_not_written() -> None:
-    store = MemoryStore()
-    assert await Written(store).change(lambda document: len(document.unsent)) == 0
-    assert (await store.recall(NAME)).version == 0
+async def subjects(store: BrokenStore) -> dict[str, str]:
+    """Subject → id of the incidents that are stored."""
+    book = await Written(store).book()
+    return {incident.subject: incident.id for incident in book.current.values()}
 
 
-async def test_a_change_that_is_refused_leaves_everything_as_it_was() -> None:
-    store = MemoryStore()
-
-    def change(document: Document) -> None:
-        document.unsent.append(unsent("i-1"))
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        await Written(store).change(change)
-    assert (await store.recall(NAME)).body is None
-
-
-async def test_whoever_is_never_first_is_told_so() -> None:
-    class Crowded(MemoryStore):
-        async def remember(self, name: str, body: bytes, *, version: int) -> bool:
-            return False
-
-    with pytest.raises(StoreError, match="others write to the alarm all the time; try again"):
-        await Written(Crowded()).change(lambda document: document.unsent.append(unsent("i-1")))
-
-
-@pytest.mark.parametrize("body", [b"", b"\xc1 no document", b"[]", msgspec.msgpack.encode({"book": 7})])
-async def test_what_cannot_be_read_is_refused_and_left_alone(body: bytes) -> None:
-    store = MemoryStore()
-    assert await store.remember(NAME, body, version=0)
-    for verb in (Written(store).book(), Written(store).change(lambda document: document.unsent.clear())):
-        with pytest.raises(StoreDamagedError, match="cannot be read"):
-            await verb
-    assert (await store.recall(NAME)).body == body
+@pytest.mark.parametrize("known", [False, True], ids=["found by the write", "known before"])
+async def test_incident_is_raised_once_while_the_store_is_broken_and_stored_later(
+    store: BrokenStore, clock: ManualClock, *, known: bool
+) -> None:
+    place = Place(store, clock, "a")
+    assert len(await place.measure("one", 1)) == 1
+    store.is_broken = True
+    place.available = not known
+    # Raised from memory, and once
+    assert len(await place.measure("two", 1)) == 1
+    assert await place.measure("two", 1) == []
+    book = await place.written.book()
+    assert {incident.subject for incident in book.current.values()} == {"one", "two"}
+    # When the store is back, it has both, and nothing is raised again
+    store.is_broken = False
+    place.available = True
+    assert await place.measure("two", 1) == []
+    assert set(await subjects(store)) == {"one", "two"}
 
 
-async def test_whoever_may_begin_anew_hears_why_and_does() -> None:
-    store, heard = MemoryStore(), list[Exception]()
-    assert await store.remember(NAME, b"\xc1", version=0)
-    written = Written(store, heard.append)
-    assert await written.book() == Book()
-    await written.change(lambda document: document.unsent.append(unsent("i-1")))
-    assert len(heard) == 2
-    assert (await store.recall(NAME)).version == 2
+async def test_incident_that_ended_in_memory_is_over_in_the_store(
+    store: BrokenStore, clock: ManualClock
+) -> None:
+    place = Place(store, clock, "a")
+    await place.measure("one", 1)
+    store.is_broken = True
+    await place.measure("one", 0)
+    clock.advance(timedelta(minutes=10))
+    [over] = await place.measure("one", 0)
+    assert over.is_over
+    store.is_broken = False
+    assert await place.measure("other", 0) == []
+    book = await Written(store).book()
+    assert (book.current, [incident.id for incident in book.over]) == ({}, ["a0"])
+
+
+async def test_changes_of_others_survive_the_merge(store: BrokenStore, clock: ManualClock) -> None:
+    here, there = Place(store, clock, "a"), Place(store, clock, "b")
+    await here.measure("one", 1)
+    here.available = False
+    await here.measure("two", 1)
+    # Meanwhile another server finds something, and somebody acknowledges the first
+    await there.measure("three", 1)
+    await there.written.change(lambda document: document.book.acknowledge("a0", "mary", clock.now()))
+    here.available = True
+    await here.measure("two", 1)
+    assert await subjects(store) == {"one": "a0", "two": "a1", "three": "b0"}
+    book = await Written(store).book()
+    assert {incident.subject: incident.acknowledged_by for incident in book.current.values()}["one"] == "mary"
+
+
+async def test_change_fails_with_the_store_where_nothing_is_kept_in_memory(
+    store: BrokenStore, clock: ManualClock
+) -> None:
+    place = Place(store, clock, "a", in_memory=False)
+    store.is_broken = True
+    with pytest.raises(StoreError):
+        await place.measure("one", 1)
