@@ -78,7 +78,7 @@ class Prober:
             answers = await self._probe.look([*queues])
         except RedriveError as error:
             self.failures += 1
-            self._trouble("the probe has failed", error)
+            self._trouble(f"probe failed place={self._probe.place} failures={self.failures}", error)
             return [self._state()]
         self.failures = 0
         found = {answer.queue: answer for answer in answers}

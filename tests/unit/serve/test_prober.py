@@ -98,7 +98,9 @@ async def test_an_answer_that_is_missing_is_counted_until_there_is_one() -> None
     place = Place()
     place.broker.is_away = True
     assert [await place.look(), await place.look()] == [{"probe_failures": 1}, {"probe_failures": 2}]
-    assert place.troubles == ["the probe has failed: nobody answers"] * 2
+    assert place.troubles == [
+        f"probe failed place=http://127.0.0.1:15672 failures={number}: nobody answers" for number in (1, 2)
+    ]
     place.broker.is_away = False
     assert await place.look() == {"probe_failures": 0}
 

@@ -1,15 +1,14 @@
-"""How does every receiver get every alert, although some are slow and some are down?
+"""Deliver alerts to notifiers, of which some are slow and some are unreachable.
 
-Each notifier has a line of its own, in which alerts wait in order. What fails for a time is tried again after a wait
-that grows, or after the time that the receiver asks for; what fails for good is not. Every alert that was told ends
-as sent, failed or dropped, for each notifier, and all three are counted; the latter two are logged.
+Each notifier has a separate queue. A delivery that fails for a time is retried after a delay that grows, or that the
+receiver asks for; one that is refused for good is not. Every alert ends as sent, failed or dropped for each notifier;
+all three are counted, the latter two are logged.
 
-The rule: nobody waits for a receiver but its own line. `tell` never waits, and a line never grows without bound: when
-it is full, the oldest alert goes that is not the last word about its incident, or else the oldest.
+A notifier never delays another one. `tell` does not wait, and a queue is bounded: when it is full, the oldest alert is
+dropped that is not the last one of its incident, or else the oldest.
 
-It does not know how an alert is sent, nor whether one is told again after a restart: `ended` hears of each that was
-sent or given up, so that somebody else can see to that. What is in line when everything stops has not ended. It has the
-shape of `recover.service.Service`.
+`ended` is called for each alert that was sent or given up, so that the caller can repeat the others after a restart. An
+alert that is still queued when the server stops has not ended.
 """
 
 import asyncio
@@ -104,8 +103,12 @@ class _Line:
         return next(old, begin)
 
 
+def _named(alert: Alert) -> str:
+    return f"occasion={alert.occasion} incident={on_one_line(alert.incident[:100])}"
+
+
 class Delivering:
-    """The lines of all notifiers."""
+    """The queues of all notifiers."""
 
     name = "alerts"
 
@@ -140,7 +143,7 @@ class Delivering:
         """Put it in line for these notifiers, or for all. From the event loop; it never waits."""
         for line in self._lines.values() if to is None else [self._lines[name] for name in to]:
             if gone := line.add(alert, self._options.line):
-                self._drop(line, gone, "its line is full")
+                self._drop(line, gone, "its queue is full")
                 self._end(gone, line.notifier.name)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -158,7 +161,7 @@ class Delivering:
                 await self._close(line)
         for line in self._lines.values():
             while line.waiting:
-                self._drop(line, line.waiting.pop(0), "there was no time left")
+                self._drop(line, line.waiting.pop(0), "the server stopped")
 
     async def _serve(self, line: _Line, stop: asyncio.Event) -> None:
         while not stop.is_set() or line.waiting:
@@ -175,18 +178,18 @@ class Delivering:
 
     async def _deliver(self, line: _Line, alert: Alert, stop: asyncio.Event) -> None:
         """One alert to its end, sent or failed."""
-        what = f"{alert.occasion} of incident {on_one_line(alert.incident[:100])}"
+        what = _named(alert)
         name, counts, number = line.notifier.name, line.counts, 1
         while error := await attempt(line.notifier, alert):
             wait = None if stop.is_set() else self._wait(error, number)
             if wait is None:
                 counts.failed += 1
-                _LOG.error("%s has not been told: %s; it is not tried again: %s", name, what, error)
+                _LOG.error("alert not delivered notifier=%s %s attempts=%d: %s", name, what, number, error)
                 if not stop.is_set():
                     self._end(alert, name)
                 return
             _LOG.warning(
-                "%s has not been told: %s; attempt %d of %d, the next in %.1f s: %s",
+                "alert delivery failed notifier=%s %s attempt=%d/%d retry_in=%.1fs: %s",
                 name, what, number, self._options.attempts, wait.total_seconds(), error,
             )  # fmt: skip
             await pause(self._clock, wait, stop)
@@ -200,8 +203,7 @@ class Delivering:
             self._ended(alert, name)
         except Exception as error:  # noqa: BLE001  the next one waits
             why = on_one_line(f"{type(error).__name__}: {error}")
-            what = f"{alert.occasion} of incident {on_one_line(alert.incident[:100])}"
-            _LOG.error("%s is done with: %s; but whoever keeps that has failed: %s", name, what, why)
+            _LOG.error("result of alert not recorded notifier=%s %s: %s", name, _named(alert), why)
 
     def _wait(self, error: NotifyError, number: int) -> timedelta | None:
         """How long until the next attempt; None if there is none."""
@@ -214,13 +216,10 @@ class Delivering:
 
     def _drop(self, line: _Line, alert: Alert, why: str) -> None:
         line.counts.dropped += 1
-        _LOG.error(
-            "%s is not told: %s of incident %s; %s",
-            line.notifier.name, alert.occasion, on_one_line(alert.incident[:100]), why,
-        )  # fmt: skip
+        _LOG.error("alert dropped notifier=%s %s: %s", line.notifier.name, _named(alert), why)
 
     async def _close(self, line: _Line) -> None:
         try:
             await line.notifier.close()
         except Exception as error:  # noqa: BLE001  the others are closed as well
-            _LOG.warning("%s was not closed in order: %s", line.notifier.name, type(error).__name__)
+            _LOG.warning("notifier not closed notifier=%s: %s", line.notifier.name, type(error).__name__)

@@ -170,7 +170,7 @@ async def test_a_server_in_trouble_is_tried_again_after_a_wait_that_grows(
     assert len({body for _, body in hook.requests}) == 1
     assert [(each.name, each.levelno) for each in caplog.records] == [("redrive.alerts", logging.WARNING)] * 2
     assert caplog.messages[1] == (
-        "chat has not been told: raised of incident inc-1; attempt 2 of 10, the next in 2.0 s: "
+        "alert delivery failed notifier=chat occasion=raised incident=inc-1 attempt=2/10 retry_in=2.0s: "
         f"{url} has answered 500"
     )
 
@@ -206,7 +206,7 @@ async def test_what_is_refused_for_good_is_not_tried_again_and_the_next_one_is_s
     (line,) = caplog.records
     assert line.levelno == logging.ERROR
     assert line.getMessage() == (
-        "chat has not been told: raised of incident first; it is not tried again: "
+        "alert not delivered notifier=chat occasion=raised incident=first attempts=1: "
         f"{url} has answered 404: no_service"
     )
 
@@ -276,7 +276,7 @@ async def test_a_notifier_with_a_defect_fails_alone_and_its_words_are_not_repeat
         await until(lambda: len(world.kept) == 4)
         assert world.count("broken") == Counts(sent=1, failed=1)
     assert caplog.messages == [
-        "broken has not been told: raised of incident inc-1; it is not tried again: ValueError in the notifier"
+        "alert not delivered notifier=broken occasion=raised incident=inc-1 attempts=1: ValueError in the notifier"
     ]
 
 
@@ -293,9 +293,7 @@ async def test_who_keeps_what_was_told_may_fail(caplog: pytest.LogCaptureFixture
     assert lines.counts["chat"] == Counts(sent=2)
     assert (
         caplog.messages
-        == [
-            r"chat is done with: raised of incident inc-1; but whoever keeps that has failed: OSError: disk\nfull"
-        ]
+        == [r"result of alert not recorded notifier=chat occasion=raised incident=inc-1: OSError: disk\nfull"]
         * 2
     )
 
@@ -331,7 +329,7 @@ async def test_a_full_line_drops_the_oldest_that_is_not_the_last_word(
     world.lines.tell(alert(incident="d"))  # b goes: it has recovered since
     world.lines.tell(alert(incident="e"))  # all are last words: the oldest goes, which is a
     assert caplog.messages == [
-        f"chat is not told: raised of incident {each}; its line is full" for each in "aba"
+        f"alert dropped notifier=chat occasion=raised incident={each}: its queue is full" for each in "aba"
     ]
     assert world.kept == [("a", "chat"), ("b", "chat"), ("a", "chat")], "nobody is to wait for them"
     world.start()
@@ -358,7 +356,7 @@ async def test_what_is_being_sent_is_not_dropped(caplog: pytest.LogCaptureFixtur
         assert chat.taken == [life()[0], life()[-1]]
         assert world.count() == Counts(sent=2, dropped=3)
     assert caplog.messages == [
-        f"chat is not told: {each} of incident inc-1; its line is full"
+        f"alert dropped notifier=chat occasion={each} incident=inc-1: its queue is full"
         for each in ("worse", "again", "escalated")
     ]
 
@@ -425,7 +423,8 @@ async def test_on_stop_nobody_waits_for_a_receiver_that_hangs(caplog: pytest.Log
     assert {name for _, name in world.kept} == {"chat"}, "what was left in line has not ended"
     assert (dead.closed, chat.closed) == (1, 1)
     assert caplog.messages == [
-        f"dead is not told: raised of incident {each}; there was no time left" for each in ("first", "second")
+        f"alert dropped notifier=dead occasion=raised incident={each}: the server stopped"
+        for each in ("first", "second")
     ]
 
 
@@ -489,7 +488,7 @@ async def test_one_that_cannot_be_closed_keeps_no_other_from_being_closed(
     world.start()
     await world.end()
     assert chat.closed == 1
-    assert caplog.messages == ["stuck was not closed in order: OSError"]
+    assert caplog.messages == ["notifier not closed notifier=stuck: OSError"]
 
 
 async def test_it_is_a_service_like_any_other() -> None:
