@@ -291,6 +291,16 @@ def test_letters_are_given_to_somebody_and_taken_back(full: Shop) -> None:
     assert full.json("list", "assignee:bert")["count"] == 2
 
 
+def test_tags_and_priority_are_changed(full: Shop) -> None:
+    assert full.ok("tag", "--where", "source:payments", "--add", "vip", "--add", "eu") == "3 letters tagged\n"
+    assert full.json("tag", "--where", "tag:vip", "--remove", "eu") == {"letters": 3}
+    assert {tuple(one["tags"]) for one in full.json("list", "tag:vip")["letters"]} == {("vip",)}
+    assert full.ok("priority", "--where", "tag:vip", "--to", "-5") == "3 letters given priority -5\n"
+    assert full.json("list", "priority<=-5")["count"] == 3
+    done = full.run("tag", "--where", "tag:vip")
+    assert (done.returncode, "nothing to change" in done.stderr) == (2, True)
+
+
 # --- editing ---------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""`redrive discard`, `resolve`, `note`, `assign`: what people do to letters."""
+"""`redrive discard`, `resolve`, `note`, `assign`, `tag`, `priority`: what people do to letters."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,18 @@ from redrive.errors import RedriveError, SettingsError, on_one_line
 from redrive.letters import LetterHead, State
 from redrive.settings import Settings
 from redrive.stores.base import Store
-from redrive.stores.changes import Annotate, Archive, Assign, Change, Discard, Park, Resolve, Settlement
+from redrive.stores.changes import (
+    Annotate,
+    Archive,
+    Assign,
+    Change,
+    Discard,
+    Park,
+    Prioritise,
+    Resolve,
+    Settlement,
+    Tag,
+)
 from redrive.stores.many import change_those_that_can
 
 _OVER = (State.RESOLVED, State.ARCHIVED)
@@ -209,6 +220,60 @@ def assign(
     """
     words = f"assigned to {on_one_line(person)}" if person else "assigned to nobody"
     _change(path, server, ids, where, Assign(person or None), words, for_programs=for_programs)
+
+
+@click.command("tag")
+@which
+@click.option("--add", multiple=True, metavar="TAG", help="A tag to add; may be given several times.")
+@click.option("--remove", multiple=True, metavar="TAG", help="A tag to remove; may be given several times.")
+@common
+@click.pass_obj
+def tag(
+    path: Path | None,
+    ids: tuple[str, ...],
+    where: str | None,
+    add: tuple[str, ...],
+    remove: tuple[str, ...],
+    server: str | None,
+    for_programs: bool,  # noqa: FBT001  click passes flags by name
+) -> None:
+    """Add tags to letters, or remove them.
+
+    \b
+    Examples:
+      redrive tag 06gy385tr5 --add vip
+      redrive tag --where "source:orders tag:new" --add checked --remove new
+    """
+    if not add and not remove:
+        raise SettingsError("nothing to change: give --add TAG or --remove TAG")
+    change = Tag(tuple(dict.fromkeys(add)), tuple(dict.fromkeys(remove)))
+    _change(path, server, ids, where, change, "tagged", for_programs=for_programs)
+
+
+@click.command("priority")
+@which
+@click.option(
+    "--to", "number", required=True, type=int, metavar="N", help="The new priority; higher is redriven first."
+)
+@common
+@click.pass_obj
+def priority(
+    path: Path | None,
+    ids: tuple[str, ...],
+    where: str | None,
+    number: int,
+    server: str | None,
+    for_programs: bool,  # noqa: FBT001  click passes flags by name
+) -> None:
+    """Set the priority of letters. Due letters are redriven by priority, then by age.
+
+    \b
+    Examples:
+      redrive priority 06gy385tr5 --to 10
+      redrive priority --where "tag:vip" --to 5
+    """
+    words = f"given priority {number}"
+    _change(path, server, ids, where, Prioritise(number), words, for_programs=for_programs)
 
 
 def _change(

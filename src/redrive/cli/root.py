@@ -33,6 +33,7 @@ _COMMANDS: Final = {
     "list": ("redrive.cli.list_", "List dead letters."),
     "note": ("redrive.cli.changing:note", "Write a note beside a letter."),
     "operations": ("redrive.cli.replay:operations", "List replays and what became of their letters."),
+    "priority": ("redrive.cli.changing:priority", "Set the priority of letters."),
     "provision": ("redrive.cli.provision", "Make queues, exchanges and bindings."),
     "replay": ("redrive.cli.replay", "Send dead letters back."),
     "resolve": ("redrive.cli.changing:resolve", "Confirm that unconfirmed letters were processed."),
@@ -41,6 +42,7 @@ _COMMANDS: Final = {
     "serve": ("redrive.cli.serve", "Run everything: collect, send back, answer over HTTP."),
     "stats": ("redrive.cli.stats", "Count dead letters."),
     "store": ("redrive.cli.store", "Look after the dead-letter store."),
+    "tag": ("redrive.cli.changing:tag", "Add tags to letters, or remove them."),
     "top": ("redrive.cli.stats:top", "Watch the figures change."),
 }
 

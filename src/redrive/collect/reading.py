@@ -8,6 +8,7 @@ The rule: any message becomes a letter. One that nobody understands is kept as i
 """
 
 import re
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import lru_cache
 from operator import attrgetter
@@ -15,17 +16,24 @@ from typing import Final, TypeVar, get_type_hints
 
 import msgspec
 
+from redrive.formats import fields
 from redrive.formats.told import Told
-from redrive.letters import DeadLetter, Failure, Kind, Message, Origin
-from redrive.letters.letter import EPOCH, storable
+from redrive.letters import DeadLetter, Failure, Kind, Message, Origin, Typed
+from redrive.letters.letter import EPOCH, MAX_TAG, storable
 from redrive.letters.message import made_up_correlation_id, own_correlation_id
 from redrive.letters.redact import Redactor
 from redrive.rules import Classifier, Exhausted, Plan, StrategyOptions, choose
+from redrive.stores.checks import HIGHEST_PRIORITY, LOWEST_PRIORITY
 
 _T = TypeVar("_T", Message, Origin, Failure)
 UNKNOWN_REASON: Final = "Unknown"
 NOT_UNDERSTOOD: Final = "not-understood"
 DAMAGED: Final = "damaged-headers"
+# Headers by which a producer says how a dead letter of its message is to be treated.
+TAGS_HEADER: Final = "redrive-tags"
+PRIORITY_HEADER: Final = "redrive-priority"
+_MAX_TAGS: Final = 20
+_MAX_TAGS_TEXT: Final = 4096
 _NAMES: Final = 256
 _MAX_COUNT: Final = 2**31 - 1  # headers may claim more; the message is kept all the same
 _TEXTS: Final[dict[type[msgspec.Struct], tuple[str, ...]]] = {
@@ -72,7 +80,7 @@ class Reader:
         """
         failure = _legible(self.failure(told, now))
         own = storable(key)
-        tags = _tags(told)
+        tags = _tags(told, message)
         if (clean := _legible(message)) is not message:
             message, tags = clean, (*tags, DAMAGED) if DAMAGED not in tags else tags
         plan = self._plan(failure, now)
@@ -86,7 +94,7 @@ class Reader:
             first_failed_at=told.first_failed_at,
             retry_count=min(told.retry_count or 0, _MAX_COUNT),
             retry_in=max(timedelta(0), due - failure.at),
-            priority=_priority(message),
+            priority=_priority(told, message),
             tags=tags,
             group=told.group if told.group and _FINGERPRINT.fullmatch(told.group) else None,
             correlation_id=told.correlation_id or own_correlation_id(message) or made_up_correlation_id(own),
@@ -181,11 +189,41 @@ def _died_at(told: Told) -> datetime | None:
     return told.deaths[0].at if told.deaths else None
 
 
-def _priority(message: Message) -> int:
+def _priority(told: Told, message: Message) -> int:
+    """The priority that the handler asked for, else its producer in a header, else that of the message."""
+    if told.priority is not None:
+        return told.priority
+    asked = message.headers.get(PRIORITY_HEADER) if len(message.headers) else None
+    if asked is not None:
+        with suppress(ValueError):
+            number = fields.whole(_plain(asked))
+            if LOWEST_PRIORITY <= number <= HIGHEST_PRIORITY:
+                return number
     value = message.properties.get("priority")
     return value if type(value) is int and 0 <= value <= 255 else 0
 
 
-def _tags(told: Told) -> tuple[str, ...]:
+def _tags(told: Told, message: Message) -> tuple[str, ...]:
+    """Tags that say what is wrong with the letter, then those of the handler, then those of the producer."""
     tags = () if told.convention != "unknown" else (NOT_UNDERSTOOD,)
-    return (*tags, DAMAGED) if told.unreadable else tags
+    if told.unreadable:
+        tags = (*tags, DAMAGED)
+    asked = message.headers.get(TAGS_HEADER) if len(message.headers) else None
+    if told.tags is None and asked is None:
+        return tags
+    words = asked if isinstance(asked, tuple) else (_plain(asked),)
+    texts = (told.tags or "", *(word for word in words if isinstance(word, str)))
+    return tuple(dict.fromkeys([*tags, *(tag for text in texts for tag in _split(text))]))[:_MAX_TAGS]
+
+
+def _split(text: str) -> list[str]:
+    """The tags in a text; one that is too long, or cannot be stored, is left out."""
+    tags = [storable(tag.strip()) for tag in text[:_MAX_TAGS_TEXT].split(",")]
+    return [tag for tag in tags if 0 < len(tag) <= MAX_TAG]
+
+
+def _plain(value: object) -> object:
+    """The value of a header without the name of its type, and bytes as text."""
+    if isinstance(value, Typed):
+        value = value.value
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

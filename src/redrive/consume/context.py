@@ -10,7 +10,9 @@ from collections.abc import MutableMapping
 from datetime import timedelta
 from typing import Any, Final, NamedTuple, NoReturn
 
+from redrive.errors import SettingsError, on_one_line
 from redrive.letters import Headers, Message, Origin
+from redrive.letters.letter import MAX_TAG
 from redrive.letters.message import made_up_correlation_id, own_correlation_id
 from redrive.letters.redrive import Redrive
 from redrive.rules import ManualDeadLetter, ManualGiveBack, parse_duration
@@ -39,7 +41,17 @@ class RedriveInfo(NamedTuple):
 class Context:
     """One message, as its handler sees it."""
 
-    __slots__ = ("_correlation_id", "_delivery", "_logger", "_message", "asked", "attempt", "source")
+    __slots__ = (
+        "_correlation_id",
+        "_delivery",
+        "_logger",
+        "_message",
+        "asked",
+        "attempt",
+        "priority",
+        "source",
+        "tags",
+    )
 
     def __init__(self, delivery: Delivery, source: str, attempt: int) -> None:
         self._delivery = delivery
@@ -49,6 +61,8 @@ class Context:
         self.source = source
         self.attempt = attempt  # of this delivery, in this process, from 1
         self.asked: ManualDeadLetter | ManualGiveBack | None = None
+        self.tags: tuple[str, ...] = ()  # of the dead letter, if the message becomes one
+        self.priority = 0  # likewise
 
     @property
     def message(self) -> Message:
@@ -102,6 +116,21 @@ class Context:
         """Give this message up, for a reason of one's own. Does not return."""
         self.asked = ManualDeadLetter(reason, description)
         raise Asked(self.asked)
+
+    def tag(self, *tags: str) -> None:
+        """Add tags to the dead letter, should this attempt be the last one."""
+        for tag in tags:
+            if not 0 < len(tag.strip()) <= MAX_TAG or "," in tag:
+                raise SettingsError(
+                    f"a tag must have 1 to {MAX_TAG} characters and no comma: {on_one_line(tag)!r:.80}"
+                )
+        self.tags = tuple(dict.fromkeys([*self.tags, *(tag.strip() for tag in tags)]))
+
+    def set_priority(self, priority: int) -> None:
+        """Set the priority of the dead letter, should this attempt be the last one. Higher is redriven first."""
+        if isinstance(priority, bool) or not -(2**31) <= priority < 2**31:
+            raise SettingsError(f"a priority must be an integer of 32 bits, not {priority!r:.40}")
+        self.priority = priority
 
     def give_back(self, after: timedelta | str | None = None) -> NoReturn:
         """See this message again, not before `after` has passed ("10m"). Does not return."""

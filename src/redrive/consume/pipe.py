@@ -71,6 +71,7 @@ class Job(msgspec.Struct, eq=False):
     forgiven: int = 0  # earlier deliveries that are known to have done no harm
     first_failed_at: datetime | None = None
     failure: Failure | None = None  # of the attempt that has just failed
+    context: Context | None = None  # of the last attempt, if its handler wants one
 
     @property
     def count(self) -> int | None:
@@ -133,7 +134,9 @@ class Pipe:
             poison = decide(_NOT_RUN, count, self._options.max_deliveries)
             if isinstance(poison, DeadLetterIt):
                 return self._give_up(poison)
-        context = Context(delivery, self._source, job.attempt) if handler.wants_context else None
+        context = None
+        if handler.wants_context:
+            context = job.context = Context(delivery, self._source, job.attempt)
         try:
             value = None if handler.decode is None else handler.decode(delivery)
             with place:
@@ -176,6 +179,8 @@ class Pipe:
             retry_count=earlier * self._options.attempts + tried,
             correlation_id=correlation_id_for(delivery),
             system_state=self._system_state(),
+            tags=() if job.context is None else job.context.tags,
+            priority=0 if job.context is None else job.context.priority,
         )
 
     def _system_state(self) -> SystemState | None:

@@ -63,6 +63,8 @@ _OF_THE_DEATH: Final = (
     "host-cpu",
     "host-memory",
     "redacted",
+    "letter-tags",
+    "letter-priority",
     "stack",
 )
 # What transports add while a message is on its way; `redrive-original-*` belongs here too.
@@ -90,6 +92,7 @@ _TIME_LENGTH: Final = len("2026-01-01T00:00:00.000000+00:00")
 
 _Time: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
 _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Priority: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 _OTHER_NAMES: Final = {
     "text": "description",
     "kind": "failure-kind",
@@ -101,6 +104,8 @@ _OTHER_NAMES: Final = {
     "offset": "origin-offset",
     "cpu": "host-cpu",
     "memory": "host-memory",
+    "tags": "letter-tags",
+    "priority": "letter-priority",
 }
 
 
@@ -148,6 +153,9 @@ class OwnDeath(msgspec.Struct, frozen=True, kw_only=True, rename=_header):
     # how busy the machine was
     cpu: Share | None = None
     memory: Share | None = None
+    # how the letter is to be treated, if the handler has said so
+    tags: str | None = None  # separated by commas
+    priority: _Priority | None = None
 
     @property
     def failure(self) -> Failure | None:
@@ -247,6 +255,10 @@ def tell(letter: DeadLetter, delivery_count: int | None) -> Told:
         ("redrive-origin-partition", origin.partition),
         ("redrive-origin-offset", origin.offset),
     ]
+    if letter.tags:
+        single.append(("redrive-letter-tags", ",".join(letter.tags)))
+    if letter.priority:
+        single.append(("redrive-letter-priority", letter.priority))
     return Told(
         _kept_shared(cause) if is_short else _shared(cause),
         tuple([pair for pair in single if pair[1] is not None]),
@@ -449,6 +461,13 @@ def _truth(value: object) -> bool:
     raise ValueError("neither true nor false")
 
 
+def _priority(value: object) -> int:
+    number = fields.whole(value)
+    if not -(2**31) <= number < 2**31:
+        raise ValueError("no priority")
+    return number
+
+
 # Header → field of `OwnDeath`, and what its value must be.
 _READ: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
     PREFIX + name: (field, parse)
@@ -478,6 +497,8 @@ _READ: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
         ("host-cpu", "cpu", lambda value: Share(fields.fraction(value))),
         ("host-memory", "memory", lambda value: Share(fields.fraction(value))),
         ("redacted", "redacted", fields.text),
+        ("letter-tags", "tags", fields.text),
+        ("letter-priority", "priority", _priority),
         ("stack", "stack", fields.text),
     )
 }

@@ -68,6 +68,9 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     correlation_id: str | None = None
     message_id: str | None = None
     system_state: SystemState | None = None
+    # how the letter is to be treated, by the handler that gave the message up
+    tags: str | None = None  # separated by commas
+    priority: int | None = None
     deaths: tuple[Death, ...] = ()  # the journey, most recent first
     unreadable: tuple[str, ...] = ()  # names of headers that could not be read; never their content
 
@@ -208,6 +211,8 @@ def _by_redrive(death: OwnDeath, journey: Journey) -> Told:
         is_exact=death.key is not None and death.version == own.VERSION,
         correlation_id=death.correlation_id,
         system_state=death.system_state,
+        tags=death.tags,
+        priority=death.priority,
         deaths=journey.deaths,
         unreadable=(*death.unreadable, *journey.unreadable),
     )

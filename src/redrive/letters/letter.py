@@ -20,6 +20,7 @@ from redrive.letters.lifecycle import State
 from redrive.letters.message import Message, Origin, correlation_id_of
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MAX_TAG: Final = 64  # characters of a tag that a producer or a handler sets
 HEADLINE: Final = 300  # how much of the error text a head carries
 # Crockford's base 32 leaves out what is mistaken when read aloud, and sorts like the bytes it stands for.
 _CROCKFORD: Final = "0123456789abcdefghjkmnpqrstvwxyz"
