@@ -140,9 +140,8 @@ def test_a_command_imports_only_what_it_needs(tmp_path: Path) -> None:
     )
     modules = done.stdout.splitlines()[-1].split()
     assert "redrive.cli.config" in modules
-    assert not [
-        name for name in modules if name.startswith(("redrive.stores", "redrive.cli.store", "redrive.amqp"))
-    ]
+    unneeded = ("redrive.stores.sqlite", "redrive.stores.postgres", "redrive.cli.store", "redrive.amqp")
+    assert not [name for name in modules if name.startswith(unneeded)]
 
 
 def test_called_without_a_command_it_shows_its_help_and_fails(redrive: Run) -> None:
@@ -358,7 +357,7 @@ def test_a_store_in_memory_is_whole(redrive: Run, tmp_path: Path) -> None:
         ),
         (
             "postgressql://u:secret@x",
-            "store.url = 'postgressql://u:[REDACTED:url-password]@x' is not a store",
+            "store.url = 'postgressql://u:…@x' is not a store",
         ),
         ("sqlite:", "store.url = 'sqlite:' is not a store"),
         ("memory:x", "is not a store"),

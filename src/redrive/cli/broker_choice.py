@@ -16,7 +16,7 @@ from redrive.cli.letters import counted, heads_of
 from redrive.clock import SystemClock
 from redrive.errors import BrokerConflictError, SettingsError, TransportError, use_instead
 from redrive.letters import LetterHead
-from redrive.settings import Settings
+from redrive.settings import Settings, is_reference
 from redrive.stores.base import Store
 from redrive.stores.brokers import (
     UNNAMED,
@@ -27,7 +27,7 @@ from redrive.stores.brokers import (
     known_brokers,
     name_of,
 )
-from redrive.transports import Transport, broker_name, kind_of, open_transport
+from redrive.transports import Transport, broker_name, broker_url, kind_of, open_transport
 
 _AMQP_PORT: Final = 5672
 
@@ -79,6 +79,8 @@ def choose_broker(settings: Settings, registered: Brokers, given: str | None) ->
     """The broker that `--broker NAME|URL` names; without it the broker of the settings."""
     configured = broker_name(settings)
     url = settings.broker.url or f"amqp://127.0.0.1:{settings.serve.broker_port or _AMQP_PORT}"
+    if given is not None and is_reference(given):
+        given = broker_url(given)
     if given is None:
         return BrokerChoice(url=url, name=configured, is_default=settings.broker.url is None)
     if ":" in given:

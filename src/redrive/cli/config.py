@@ -5,16 +5,27 @@ import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import click
 
 from redrive.cli.output import as_json, as_toml
-from redrive.errors import on_one_line
+from redrive.errors import SettingsError, on_one_line
 from redrive.rules import format_duration
-from redrive.settings import LISTS, SECTIONS, ServeSettings, Settings, load, load_table
+from redrive.settings import (
+    LISTS,
+    SECTIONS,
+    ServeSettings,
+    Settings,
+    as_written,
+    hide_secrets,
+    is_reference,
+    load,
+    load_table,
+    resolve,
+)
 
-_PASSWORD = re.compile(r"(://[^:/@]*:)[^/]*(@)")  # is not for the screen
 _PATH = re.compile(r"(://[^/]*)/.+")
 
 
@@ -43,9 +54,11 @@ def check(path: Path | None) -> None:
     from redrive.watch.alerts.made import check as check_alerts
 
     settings = load(path, os.environ)
+    _check_references(settings)
     check_alerts(settings, os.environ)
+    _check_urls(settings)
     count = f"{len(settings.rules)} rule{'s' if len(settings.rules) != 1 else ''} of your own"
-    click.echo(f"settings are right: store {on_one_line(_without_password(settings.store.url))}, {count}")
+    click.echo(f"settings are right: store {on_one_line(hide_secrets(settings.store.url))}, {count}")
 
 
 @command.command()
@@ -61,9 +74,9 @@ def show(path: Path | None, for_programs: bool) -> None:  # noqa: FBT001  click 
       redrive --config production.toml config show > copy.toml
     """
     settings = load(path, os.environ)
-    sections = as_table(settings)
     # A file alone can hold such tables, and shows them best in its own words.
     table = load_table(path)
+    sections = as_table(settings, as_written(table, os.environ))
     lists = {
         name: [{key: _shown(key, value) for key, value in entry.items()} for entry in table.get(name, [])]
         for name in ("rules", *LISTS, "conventions")
@@ -85,16 +98,52 @@ def _show(heading: str, values: Mapping[str, Any]) -> None:
     click.echo()
 
 
-def as_table(settings: Settings) -> dict[str, dict[str, Any]]:
-    """The settings as plain values, the way a file would hold them; rules are left out."""
-    sections = {
-        section: {name: _plain(getattr(getattr(settings, section), name)) for name in known}
-        for section, (_, known) in SECTIONS.items()
-    }
-    for section, name in (("store", "url"), ("broker", "url"), ("broker", "management_url")):
-        if sections[section][name] is not None:
-            sections[section][name] = _without_password(sections[section][name])
-    if sections["serve"]["anonymous_login_pass"] != ServeSettings().anonymous_login_pass:
+def _check_references(settings: Settings) -> None:
+    """A `SettingsError` if a value that is kept elsewhere cannot be read."""
+    for section, (_, known) in SECTIONS.items():
+        for name, setting in known.items():
+            value = getattr(getattr(settings, section), name)
+            if setting.is_reference and value is not None:
+                try:
+                    resolve(value, os.environ)
+                except SettingsError as error:
+                    raise SettingsError(f"{section}.{name} = '{value:.60}': {error}") from None
+
+
+def _check_urls(settings: Settings) -> None:
+    """A `SettingsError` if store or broker would refuse their URL; neither is connected to."""
+    from redrive.stores import check_url
+
+    check_url(settings.store)
+    if settings.broker.url is not None:
+        from redrive.transports import kind_of, open_transport
+        from redrive.transports.upkeep import upkeep_of
+
+        open_transport(settings.broker.url)
+        if kind_of(settings.broker.url) != "memory":
+            upkeep_of(settings.broker.url, settings.broker.management_url)
+
+
+def as_table(
+    settings: Settings, written: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, dict[str, Any]]:
+    """The settings as plain values, the way a file would hold them, without secrets; rules are left out.
+
+    `written` are the sections of file and environment: a value that is kept elsewhere is shown as its reference.
+    """
+    sections: dict[str, dict[str, Any]] = {}
+    for section, (_, known) in SECTIONS.items():
+        values = sections[section] = {
+            name: _plain(getattr(getattr(settings, section), name)) for name in known
+        }
+        for name in (name for name, setting in known.items() if setting.is_reference):
+            reference = written.get(section, {}).get(name)
+            if isinstance(reference, str) and is_reference(reference):
+                values[name] = reference
+            elif isinstance(values[name], str):
+                values[name] = hide_secrets(values[name])
+    login = sections["serve"]["anonymous_login_pass"]
+    if login != ServeSettings().anonymous_login_pass and not is_reference(login):
         sections["serve"]["anonymous_login_pass"] = "…"  # noqa: S105  stands for a password
     strategies = {str(kind): str(strategy) for kind, strategy in settings.strategies.items()}
     return {**sections, "strategies": strategies}
@@ -102,15 +151,13 @@ def as_table(settings: Settings) -> dict[str, dict[str, Any]]:
 
 def _shown(key: str, value: Any) -> Any:
     """What stands in a table of a list, without what only its owner may know: the path of a webhook is one of these."""
-    if key in {"password", "secret"} and not str(value).startswith("env:"):
+    if isinstance(value, str) and is_reference(value):
+        return value
+    if key in {"password", "secret"}:
         return "…"
     if key == "url" and isinstance(value, str):
-        return _PATH.sub(r"\1/…", _without_password(value))
+        return _PATH.sub(r"\1/…", hide_secrets(value))
     return value.isoformat() if isinstance(value, datetime) else value
-
-
-def _without_password(url: str) -> str:
-    return _PASSWORD.sub(r"\1…\2", url)
 
 
 def _plain(value: Any) -> Any:

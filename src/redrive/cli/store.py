@@ -10,7 +10,7 @@ import click
 from redrive.cli.output import as_json
 from redrive.errors import StoreDamagedError, on_one_line
 from redrive.letters import State
-from redrive.settings import load
+from redrive.settings import hide_secrets, load
 from redrive.stores import open_store
 
 
@@ -50,7 +50,7 @@ def check(path: Path | None, for_programs: bool) -> None:  # noqa: FBT001  click
 async def _check(path: Path | None) -> dict[str, Any]:
     settings = load(path, os.environ)
     store = await open_store(settings.store, create=False)
-    url = settings.redactor().clean(settings.store.url)  # its password is not for the screen
+    url = hide_secrets(settings.store.url)
     try:
         problem = await store.damage()
         if problem is not None:

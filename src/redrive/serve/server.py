@@ -32,7 +32,8 @@ from redrive.serve.discovery import queues_at
 from redrive.serve.figures import Figures
 from redrive.serve.lock import ServeLock
 from redrive.serve.web import check_loopback, start_web
-from redrive.settings import Settings, StoreSettings
+from redrive.settings import Settings, StoreSettings, hide_secrets
+from redrive.stores import check_url
 from redrive.transports import Source, Transport, broker_name, open_transport
 from redrive.transports.probing import probe_of
 from redrive.watch.alerts.made import check
@@ -194,19 +195,19 @@ class Server:
 
     def _places(self, broker: str, management: str | None, web: Listening) -> Places:
         return Places(
-            broker=self._redactor.clean(broker),
+            broker=hide_secrets(broker),
             management=management,
             http=web.url,
-            store=self._redactor.clean(self._store.url),
+            store=hide_secrets(self._store.url),
         )
 
 
 def store_of(settings: Settings) -> StoreSettings:
     """The store that is served: the one that is named, else a file in the data directory."""
-    store = settings.store
+    store = check_url(settings.store)
     if store.url.startswith("http:"):
         raise SettingsError(
-            f"store.url = '{store.url:.60}' is the store of another server; give this one sqlite:FILE or postgresql://…"
+            f"store.url = '{hide_secrets(store.url):.60}' is the store of another server; give this one sqlite:FILE or postgresql://…"
         )
     if store.url != StoreSettings().url:
         return store

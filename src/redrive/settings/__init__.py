@@ -7,9 +7,11 @@ holds something that can work.
 `loading` reads them all.
 """
 
-from redrive.settings.loading import FILE_NAME, load, load_table, read
+from redrive.settings.loading import FILE_NAME, as_written, load, load_table, read
 from redrive.settings.reading import Read
+from redrive.settings.references import is_reference, resolve
 from redrive.settings.table import LISTS, SECTIONS, ListSetting, Setting
+from redrive.settings.urls import hide_secrets
 from redrive.settings.values import (
     AlertRuleSettings,
     AlertSettings,
@@ -58,7 +60,11 @@ __all__ = [
     "Settings",
     "SourceSettings",
     "StoreSettings",
+    "as_written",
+    "hide_secrets",
+    "is_reference",
     "load",
     "load_table",
     "read",
+    "resolve",
 ]

@@ -8,7 +8,6 @@ Which settings there are it has from `table`; rules, conventions and strategies 
 
 import tomllib
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -16,8 +15,8 @@ from typing import Any, Final
 from redrive.errors import SettingsError, use_instead
 from redrive.letters.convention import conventions_from_config
 from redrive.rules import rules_from_config, strategies_from_config
-from redrive.settings.reading import Read
-from redrive.settings.table import LISTS, SECTIONS
+from redrive.settings.references import resolve_if_possible
+from redrive.settings.table import LISTS, SECTIONS, Setting
 from redrive.settings.values import Settings
 
 FILE_NAME: Final = "redrive.toml"
@@ -28,7 +27,7 @@ def load(path: Path | None = None, environ: Mapping[str, str] = MappingProxyType
     """The settings in the file and the environment. No path: `redrive.toml` here, or defaults if there is none."""
     table = load_table(path)
     try:
-        read(table)
+        _read(table, {}, environ)
     except SettingsError as error:
         raise SettingsError(f"{path or FILE_NAME}: {error}") from None
     return read(table, environ)  # what is wrong now, is wrong with the environment
@@ -59,22 +58,36 @@ def _from_toml(text: str) -> dict[str, Any]:
 
 def read(table: Mapping[str, Any], environ: Mapping[str, str] = MappingProxyType({})) -> Settings:
     """The settings in a table, as TOML gives it, and in the environment."""
+    return _read(table, environ, environ)
+
+
+def as_written(table: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """The sections as file and environment have them together; references are not followed."""
     sections = {name: _section(name, value) for name, value in table.items()}
     for section, name, value in _from_environment(environ):
         sections.setdefault(section, {})[name] = value
+    return sections
+
+
+def _read(table: Mapping[str, Any], overrides: Mapping[str, str], environ: Mapping[str, str]) -> Settings:
+    """`overrides` are variables that set settings; references are read from `environ`."""
     fields: dict[str, Any] = {}
-    for section, values in sections.items():
-        if section in _OTHERS:
+    for section, values in as_written(table, overrides).items():
+        if section in LISTS:
+            fields[section] = _list(section, values, environ)
+        elif section in _OTHERS:
             fields[section] = _OTHERS[section](values)
         else:
             kind, known = SECTIONS[section]
-            fields[section] = kind(**{n: _one(f"{section}.{n}", known[n].read, v) for n, v in values.items()})
+            fields[section] = kind(
+                **{n: _one(f"{section}.{n}", known[n], v, environ) for n, v in values.items()}
+            )
     return Settings(**fields)
 
 
 def _section(name: str, value: Any) -> Any:
-    _check_known(f"unknown section [{name}]", name, (*SECTIONS, *_OTHERS))
-    if name in _OTHERS:
+    _check_known(f"unknown section [{name}]", name, (*SECTIONS, *LISTS, *_OTHERS))
+    if name in LISTS or name in _OTHERS:
         return value
     if not isinstance(value, dict):
         raise SettingsError(f"'{name}' is a section: write [{name}] on a line of its own")
@@ -105,7 +118,7 @@ def _from_text(text: str) -> Any:
         return text
 
 
-def _list(section: str, tables: Any) -> tuple[Any, ...]:
+def _list(section: str, tables: Any, environ: Mapping[str, str]) -> tuple[Any, ...]:
     """One value for each table of a list."""
     wanted = LISTS[section]
     if not isinstance(tables, list):
@@ -121,7 +134,7 @@ def _list(section: str, tables: Any) -> tuple[Any, ...]:
         for key in table:
             _check_known(f"unknown setting '{key}' of {wanted.one} {number}", key, wanted.keys)
         values = {
-            key: _one(f"{wanted.one} {number}: {key}", wanted.keys[key].read, value)
+            key: _one(f"{wanted.one} {number}: {key}", wanted.keys[key], value, environ)
             for key, value in table.items()
         }
         if wanted.distinct is not None:
@@ -137,11 +150,12 @@ def _a(needed: Mapping[str, str]) -> str:
     return " and ".join(f"a {key}" for key in needed)
 
 
-def _one(where: str, read_value: Read, value: Any) -> Any:
+def _one(where: str, setting: Setting, value: Any, environ: Mapping[str, str]) -> Any:
     try:
-        return read_value(value)
+        found = setting.read(value)
     except SettingsError as error:
         raise SettingsError(f"{where} = {value!r:.60}: {error}") from None
+    return resolve_if_possible(found, environ) if setting.is_reference else found
 
 
 def _check_known(message: str, word: str, known: Collection[str]) -> None:
@@ -153,7 +167,6 @@ def _check_known(message: str, word: str, known: Collection[str]) -> None:
 _OTHERS: Final[Mapping[str, Callable[[Any], Any]]] = MappingProxyType(
     {
         "rules": rules_from_config,
-        **{section: partial(_list, section) for section in LISTS},
         "conventions": conventions_from_config,
         "strategies": strategies_from_config,
     }

@@ -61,6 +61,9 @@ class Setting(msgspec.Struct, frozen=True):
 
     read: Read
     help: str
+    is_reference: bool = (
+        False  # may be written as `env:NAME` or `file:PATH`; a secret, or a URL that may hold one
+    )
 
 
 _SECOND, _HOUR, _DAY = timedelta(seconds=1), timedelta(hours=1), timedelta(days=1)
@@ -85,6 +88,7 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
                     text,
                     "where dead letters are kept: `sqlite:FILE`, `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`,"
                     " `memory:` or `http://HOST:PORT`",
+                    is_reference=True,
                 ),
                 "busy_timeout": Setting(duration(timedelta(0), _HOUR), "how long to wait for another process"),
                 "check_for": Setting(duration(timedelta(0), _DAY), "how long to look for damage on opening"),
@@ -105,8 +109,11 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
                 "url": Setting(
                     text,
                     "where messages come from: `amqp://USER:PASSWORD@HOST:PORT/VHOST`; unset: that of this machine",
+                    is_reference=True,
                 ),
-                "management_url": Setting(text, "its management API; unset: port 15672 of the same host"),
+                "management_url": Setting(
+                    text, "its management API; unset: port 15672 of the same host", is_reference=True
+                ),
             },
         ),
         "consume": (
@@ -214,7 +221,7 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
                 "anonymous_login_user": Setting(
                     text, "as whom clients of this machine log in to the embedded broker by ANONYMOUS; `none`: off"
                 ),
-                "anonymous_login_pass": Setting(text, "the password of that user"),
+                "anonymous_login_pass": Setting(text, "the password of that user", is_reference=True),
                 "allowed_hosts": Setting(
                     texts,
                     "host names that HTTP requests may use beside the loopback names and the address listened on",
@@ -333,15 +340,17 @@ _NOTIFY: Final[Mapping[str, Setting]] = MappingProxyType(
         "escalated": Setting(yes_or_no, "whether it is told only of what nobody has acknowledged"),
         "queues": Setting(text, "only of queues that this pattern names, such as `orders.*`"),
         "timeout": Setting(duration(_SOON, _HOUR), "how long one try may take"),
-        "url": Setting(text, "where to send it; not for mail"),
+        "url": Setting(text, "where to send it; not for mail", is_reference=True),
         "secret": Setting(
-            text, "PagerDuty's routing key, or what signs the body for `json`; `env:NAME` reads a variable"
+            text,
+            "PagerDuty's routing key, or what signs the body for `json`; `env:NAME` reads a variable",
+            is_reference=True,
         ),
         "host": Setting(text, "mail: the SMTP server"),
         "port": Setting(whole(1, 65_535), "mail: its port; unset: what is usual for `tls`"),
         "tls": Setting(one_of("none", "starttls", "tls"), "mail: how the connection is secured"),
         "user": Setting(text, "mail: who signs in; unset: nobody does"),
-        "password": Setting(text, "mail: with this password; `env:NAME` reads a variable"),
+        "password": Setting(text, "mail: with this password; `env:NAME` reads a variable", is_reference=True),
         "sender": Setting(text, "mail: the address it comes from"),
         "to": Setting(texts, "mail: the addresses it goes to"),
     }

@@ -3,12 +3,14 @@
 `open_store` is the one place that knows which adapter a URL means; adapters are imported when they are asked for.
 """
 
+import os
 from pathlib import Path
+
+import msgspec
 
 from redrive.clock import Clock, SystemClock
 from redrive.errors import SettingsError, StoreError, did_you_mean
-from redrive.letters.redact import Redactor
-from redrive.settings import StoreSettings
+from redrive.settings import StoreSettings, hide_secrets, resolve
 from redrive.stores.base import Store
 
 _SCHEMES = ("sqlite", "postgresql", "postgres", "memory", "http")
@@ -16,12 +18,13 @@ _SCHEMES = ("sqlite", "postgresql", "postgres", "memory", "http")
 
 async def open_store(settings: StoreSettings, clock: Clock | None = None, *, create: bool = True) -> Store:
     """The store that the settings name, open and checked; `create=False`: only if it is there already."""
+    settings = check_url(settings)
     scheme, _, rest = settings.url.partition(":")
-    if scheme == "memory" and not rest:
+    if scheme == "memory":
         from redrive.stores.memory import MemoryStore  # noqa: PLC0415  loaded when asked for
 
         return MemoryStore(clock)
-    if scheme == "sqlite" and rest:
+    if scheme == "sqlite":
         from redrive.stores.sqlite import SqliteOptions, SqliteStore  # noqa: PLC0415
 
         options = SqliteOptions(
@@ -31,17 +34,27 @@ async def open_store(settings: StoreSettings, clock: Clock | None = None, *, cre
             create=create,
         )
         return await SqliteStore.open(Path(rest), options, clock)
-    if scheme in {"postgresql", "postgres"} and rest:
+    if scheme in {"postgresql", "postgres"}:
         return await _open_postgres(settings, clock, create=create)
-    if scheme == "http" and rest:
-        from redrive.stores.remote import RemoteStore  # noqa: PLC0415
+    from redrive.stores.remote import RemoteStore  # noqa: PLC0415
 
-        return await RemoteStore.open(settings.url)
-    hint = did_you_mean(scheme, _SCHEMES) if scheme not in _SCHEMES else ""
-    shown = Redactor().clean(settings.url)
-    raise SettingsError(
-        f"store.url = '{shown:.60}' is not a store; write sqlite:FILE, postgresql://… or memory:{hint}"
-    )
+    return await RemoteStore.open(settings.url)
+
+
+def check_url(settings: StoreSettings) -> StoreSettings:
+    """The settings with the URL itself, also if it is kept elsewhere; a `SettingsError` if it names no store."""
+    try:
+        url = resolve(settings.url, os.environ)
+    except SettingsError as error:
+        raise SettingsError(f"store.url = '{settings.url:.60}' cannot be used: {error}") from None
+    scheme, _, rest = url.partition(":")
+    if scheme not in _SCHEMES or bool(rest) is (scheme == "memory"):
+        hint = did_you_mean(scheme, _SCHEMES) if scheme not in _SCHEMES else ""
+        raise SettingsError(
+            f"store.url = '{hide_secrets(url):.60}' is not a store; "
+            f"write sqlite:FILE, postgresql://… or memory:{hint}"
+        )
+    return settings if url == settings.url else msgspec.structs.replace(settings, url=url)
 
 
 async def _open_postgres(settings: StoreSettings, clock: Clock | None, *, create: bool) -> Store:

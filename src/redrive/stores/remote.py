@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from redrive.errors import SettingsError, StoreClosedError, StoreError
 from redrive.letters import DeadLetter, Hold, LetterHead
+from redrive.settings import hide_secrets
 from redrive.stores import wire
 from redrive.stores.base import JournalLine, LogSize, Page, Rescued, Trimmed
 from redrive.stores.changes import Change, Settlement
@@ -243,5 +244,7 @@ def _place(url: str) -> tuple[str, int]:
     except ValueError:
         host = port = parts = None
     if parts is None or parts.scheme != "http" or not host or parts.path not in ("", "/"):
-        raise SettingsError(f"store.url = '{url:.60}' is no server; write http://127.0.0.1:{_DEFAULT_PORT}")
+        raise SettingsError(
+            f"store.url = '{hide_secrets(url):.60}' is no server; write http://127.0.0.1:{_DEFAULT_PORT}"
+        )
     return host, _DEFAULT_PORT if port is None else port

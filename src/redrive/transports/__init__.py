@@ -4,9 +4,11 @@
 and to the embedded broker, `kafka` speaks to Kafka. `open_transport` finds the one that a URL names.
 """
 
+import os
+
 from redrive.clock import Clock, SystemClock
 from redrive.errors import SettingsError, use_instead
-from redrive.settings import Settings
+from redrive.settings import Settings, resolve
 from redrive.transports.base import (
     Capabilities,
     Death,
@@ -32,9 +34,18 @@ __all__ = [
     "Target",
     "Transport",
     "broker_name",
+    "broker_url",
     "kind_of",
     "open_transport",
 ]
+
+
+def broker_url(url: str) -> str:
+    """The URL itself, also if it is kept elsewhere (`env:NAME`, `file:PATH`)."""
+    try:
+        return resolve(url, os.environ)
+    except SettingsError as error:
+        raise SettingsError(f"broker URL: {url:.60} cannot be used: {error}") from None
 
 
 def kind_of(url: str) -> str:
@@ -51,6 +62,7 @@ def broker_name(settings: Settings) -> str:
 
 def open_transport(url: str, clock: Clock | None = None) -> Transport:
     """The transport that a URL names, not yet connected: `async with` connects it."""
+    url = broker_url(url)
     scheme = url.partition(":")[0].lower()
     clock = clock or SystemClock()
     if scheme == "memory":

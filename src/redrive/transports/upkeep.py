@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from redrive.errors import SettingsError
+from redrive.transports import broker_url
 from redrive.transports.base import Source
 from redrive.transports.finding import Diagnosis
 from redrive.transports.plan import Applied, Plan
@@ -36,6 +37,9 @@ class Upkeep(Protocol):
 
 def upkeep_of(url: str, management_url: str | None = None) -> Upkeep:
     """The broker that a URL names, not yet asked anything."""
+    url = broker_url(url)
+    if management_url is not None:
+        management_url = broker_url(management_url)
     scheme = url.partition(":")[0].lower()
     if scheme in ("amqp", "amqps"):
         from redrive.transports.rabbitmq.upkeep import RabbitUpkeep  # noqa: PLC0415  each broker's code loads when it is used

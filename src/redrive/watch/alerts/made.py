@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from redrive.errors import SettingsError, use_instead
-from redrive.settings import AlertRuleSettings, NotifySettings, Settings
+from redrive.settings import AlertRuleSettings, NotifySettings, Settings, resolve
 from redrive.watch.alerts.alert import Alert, Occasion, Severity
 from redrive.watch.alerts.delivering import Notifier
 from redrive.watch.alerts.incidents import Policy
@@ -22,7 +22,6 @@ from redrive.watch.alerts.rules import RENAMED_RULES, RULES, AlertRule, checked
 from redrive.watch.alerts.webhook import WebhookNotifier
 from redrive.watch.alerts.windows import Window
 
-_ENVIRONMENT = "env:"
 _PROBED: Final = ("probe_failures", "dead_letter_ratio", "recent_dead_letter_ratio", "stalled")
 _RATIOS: Final = ("dead_letter_ratio", "recent_dead_letter_ratio")
 RESOLUTION_SPAN: Final = timedelta(days=2)  # letters up to this age are counted by the measure `resolution`
@@ -147,12 +146,7 @@ def _notifier(one: NotifySettings, environ: Mapping[str, str]) -> Notifier:
 
 
 def _secret(text: str | None, environ: Mapping[str, str]) -> str | None:
-    if text is None or not text.startswith(_ENVIRONMENT):
-        return text
-    variable = text.removeprefix(_ENVIRONMENT)
-    if not environ.get(variable):
-        raise SettingsError(f"the variable {variable:.60} is not set")
-    return environ[variable]
+    return None if text is None else resolve(text, environ)
 
 
 def told_to(alert: Alert, notifiers: Iterable[NotifySettings]) -> Sequence[str]:
