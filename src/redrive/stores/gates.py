@@ -70,10 +70,15 @@ class Gatekeeper:
         self._gates = gates
         self._limit = limit
         self._left = {gate.name: gate.passes for gate in gates}
+        self._of_source: dict[str, list[Gate]] = {}  # there may be a gate for each source
 
     def stop(self, source: str, group: str | None, kind: str, strategy: str | None) -> str | None:
         """The name of the gate that stops this letter; None: it passes, and that is counted."""
-        concerned = [gate.name for gate in self._gates if gate.concerns(source, group, kind, strategy)]
+        gates = self._of_source.get(source)
+        if gates is None:
+            gates = [gate for gate in self._gates if gate.sources is None or source in gate.sources]
+            self._of_source[source] = gates
+        concerned = [gate.name for gate in gates if gate.concerns(source, group, kind, strategy)]
         for name in concerned:
             if self._left[name] == 0:
                 return name

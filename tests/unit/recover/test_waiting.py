@@ -1,15 +1,15 @@
 """Letters that wait for a condition cost nothing while they wait, and none is forgotten."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from redrive.errors import PublishError
-from redrive.letters import Kind, LetterHead, State
+from redrive.letters import Kind, LetterHead, Origin, State
 from redrive.recover.admission import Admission
 from redrive.recover.rates import RateLimits
 from redrive.rules import Health
@@ -18,6 +18,8 @@ from redrive.stores.gates import Gate, check_gates, gate_name
 from redrive.stores.sqlite import SqliteStore
 from redrive.testing import ManualClock
 from redrive.testing.factories import a_failure, a_letter
+from redrive.transports.base import Capabilities
+from redrive.transports.memory import MemoryTransport
 from tests.unit.recover.cycle import World
 
 MINUTE = timedelta(minutes=1)
@@ -163,6 +165,48 @@ async def test_worker_waits_for_the_next_token_and_not_for_the_next_poll() -> No
     assert admission.pause(timedelta(hours=1)) == timedelta(seconds=0.25)
     world.clock.advance(timedelta(seconds=0.25))
     assert await worker.turn() == 1
+
+
+class GroupTransport(MemoryTransport):
+    """A transport with consumer groups, some of which are gone."""
+
+    capabilities = Capabilities(survives_restart=False, broadcast=True)
+    gone: ClassVar[set[tuple[str, str]]] = set()
+    asked = 0
+
+    async def unreachable(self, consumers: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], str]:
+        self.asked += 1
+        return {consumer: "it has no members" for consumer in consumers if consumer in self.gone}
+
+
+async def test_letters_of_a_consumer_group_that_is_gone_wait_until_it_is_back() -> None:
+    world = CountingWorld()
+    world.transport = transport = GroupTransport(world.clock, world.broker)
+    world.worker = world.a_worker("w")
+    await world.open()
+    for group in ("billing", "audit"):
+        origin = Origin(transport="memory", source="orders", consumer_group=group)
+        lot = [
+            a_letter(f"{group}/{n}", origin=origin, failure=a_failure(kind=Kind.NETWORK)) for n in range(20)
+        ]
+        await world.store.add(lot)
+    transport.gone.add(("orders", "billing"))
+    try:
+        for _ in range(10):
+            await world.worker.turn()
+        assert await transport.depth("orders") == 20, "the other group is not concerned"
+        lines = len(await world.store.journal(limit=1000))
+        asked = transport.asked
+        await world.hour()
+        assert len(await world.store.journal(limit=1000)) == lines
+        assert await world.store.tally("waits_for") == {"consumer:orders/billing": 20}
+        assert 55 <= transport.asked - asked <= 61, "once per `recheck`"
+        assert world.worker.undeliverable == {"orders": "it has no members"}
+    finally:
+        transport.gone.clear()
+    world.clock.advance(MINUTE)
+    assert [await world.worker.turn() for _ in range(3)] == [10, 10, 0]
+    assert world.worker.undeliverable == {}
 
 
 async def test_source_that_refuses_redrives_is_tried_with_single_letters(world: CountingWorld) -> None:

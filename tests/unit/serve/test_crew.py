@@ -1,12 +1,15 @@
 """The services of a server hear of each other: on memory, with a clock turned by hand."""
 
+import asyncio
+import socket
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from redrive.letters import Message
+from redrive.letters import Kind, Message
 from redrive.letters.verdict import QUEUE
 from redrive.serve.condition import Condition
 from redrive.serve.crew import Crew
@@ -15,7 +18,7 @@ from redrive.settings import Settings, read
 from redrive.stores.changes import Resolve, Settlement
 from redrive.stores.memory import MemoryStore
 from redrive.testing import ManualClock
-from redrive.testing.factories import a_letter
+from redrive.testing.factories import a_failure, a_letter
 from redrive.transports import Publication, Source, Target
 from redrive.transports.memory import MemoryTransport
 
@@ -23,7 +26,7 @@ ORDERS = Source(name="orders")
 
 
 class Place:
-    def __init__(self, tmp_path: Path, **sections: dict[str, object]) -> None:
+    def __init__(self, tmp_path: Path, **sections: Any) -> None:
         self.clock = ManualClock()
         self.store = MemoryStore(self.clock)
         self.transport = MemoryTransport(self.clock)
@@ -188,3 +191,62 @@ async def test_a_service_that_does_not_run_is_told(tmp_path: Path) -> None:
     report = await Condition(place.store, place.transport, lambda: place.crew.services, place.clock).report()
     assert report["status"] == "failing"
     assert set(report["services"].values()) == {"not running"}
+
+
+async def test_settings_of_conditions_and_rates_reach_the_workers(tmp_path: Path) -> None:
+    # Given a database that does not listen, a limit of one letter per second, and letters of two kinds
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    condition = {"name": "db", "url": f"tcp://127.0.0.1:{port}", "kinds": ["database"]}
+    # Not the conditional strategy: the machine that runs the tests may be busy.
+    strategies = {"database": "immediate"}
+    place = Place(tmp_path, recover={"rate": 1}, conditions=[condition], strategies=strategies)
+    await place.open()
+    [worker, *_] = place.crew.workers
+    for kind in (Kind.NETWORK, Kind.DATABASE):
+        failure = a_failure(kind=kind)
+        lot = [
+            a_letter(f"{kind}/{n}", source="orders", broker=place.crew.broker, failure=failure)
+            for n in range(20)
+        ]
+        await place.store.add(lot)
+    # When the check fails
+    stop = asyncio.Event()
+    checking = asyncio.create_task(place.crew.conditions.run(stop))
+    async with asyncio.timeout(60):
+        while "ConnectionRefusedError" not in place.crew.conditions.failing["db"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    for _ in range(50):
+        await worker.turn()
+        place.clock.advance(timedelta(seconds=1))
+    # Then only the others were sent, and metrics say what the rest waits for
+    assert await place.transport.depth("orders") == 20
+    assert await place.store.tally("waits_for") == {"condition:db": 20}
+    text = (await Figures(place.store, place.crew, place.clock).text()).decode()
+    assert 'redrive_letters_waiting{waits_for="condition:db"} 20.0' in text
+    # When the database listens, the rest goes
+    server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", port)
+    async with asyncio.timeout(60):
+        while place.crew.conditions.failing:
+            place.clock.advance(timedelta(seconds=15))
+            await asyncio.sleep(0.01)
+    stop.set()
+    await checking
+    server.close()
+    for _ in range(10):
+        await worker.turn()
+        place.clock.advance(timedelta(seconds=1))
+    assert await place.transport.depth("orders") > 25
+
+
+async def test_change_log_is_trimmed_by_the_settings(tmp_path: Path) -> None:
+    place = Place(tmp_path, retention={"change_log": "1d"})
+    await place.store.add([a_letter()])
+    [head] = await place.store.claim("w", broker="rabbitmq")
+    await place.store.settle([Settlement(head.hold, Resolve())])
+    place.clock.advance(timedelta(days=2))
+    await place.crew.change_log.turn()
+    assert await place.store.journal() == []
+    text = (await Figures(place.store, place.crew, place.clock).text()).decode()
+    assert "redrive_change_log_deleted_total 2.0" in text
