@@ -395,6 +395,7 @@ async def send(
     quiet: bool,
 ) -> Operation:
     """Make the plan an operation and run it. Where the broker cannot be reached, nothing has begun."""
+    options = msgspec.structs.replace(options, broker=broker.name)
     async with connect(broker) as transport:
         operation = await begin(store, frozen, options, by=actor(), clock=SystemClock())
         return await _run(store, settings, transport, operation, broker.name, quiet=quiet)

@@ -54,6 +54,7 @@ class Counts(msgspec.Struct):
     returned: int = 0  # redrives that died again
     late: int = 0  # of these, whose claim was over
     exhausted: int = 0  # of these, that had died often enough
+    replays: int = 0  # of these, that a replay had sent
     separated: int = 0  # carried the headers of a redrive that they were not
 
 
@@ -279,6 +280,7 @@ class Collector:
                 late.append((redrive, one))
                 continue
             self.counts.returned += 1
+            self.counts.replays += redrive.operation is not None
             self.counts.exhausted += isinstance(outcome, Exhaust)
             self._died_again(letters[redrive.hold.id].source, one.value.letter.failure)
         if late:

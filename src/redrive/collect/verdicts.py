@@ -29,6 +29,7 @@ class VerdictCounts(msgspec.Struct):
     """What became of the verdicts since it began."""
 
     resolved: int = 0
+    replays: int = 0  # of these, that a replay had sent
     late: int = 0  # the claim was over
     unreadable: int = 0
     other_consumer: int = 0  # sent by a consumer that the redrive was not meant for
@@ -107,6 +108,7 @@ class VerdictCollector:
         for verdict, done in zip(verdicts, await self._store.settle(settlements), strict=True):
             if done:
                 self.counts.resolved += 1
+                self.counts.replays += verdict.operation is not None
                 self._resolved(verdict)
             else:
                 self.counts.late += 1

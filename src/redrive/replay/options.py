@@ -24,6 +24,7 @@ NEWEST: Final = "newest"
 class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Safe by default: in batches, to queues that exist, stopped when too many die again."""
 
+    broker: str = ""  # the name of the broker that it sends to; empty: not recorded
     order: str = OLDEST  # of the list, for people: the list itself is frozen
     batch: int = 100
     rate: float | None = None  # letters in a second; None: as fast as it goes

@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from redrive.clock import Clock
 from redrive.letters import State
 from redrive.letters.letter import storable
+from redrive.replay.counts import ReplayCounter
 from redrive.serve.crew import Crew
 from redrive.stores.base import Store
 from redrive.stores.query import Condition, Op, Query, Sort
@@ -26,6 +27,7 @@ from redrive.watch.alerts.alert import Severity
 _FRESH: Final = timedelta(seconds=5)
 _LAST: Final = 1000  # resolved letters whose time is looked at
 _MOST_TYPES: Final = 50
+_LAST_OPERATIONS: Final = 100  # whose letters are counted
 _OPEN: Final = tuple(map(str, (State.PENDING, State.PROCESSING, State.MANUAL)))
 _RESOLVED: Final = Query(
     (Condition("state", Op.IS, (str(State.RESOLVED),)),), sort=Sort("updated", descending=True)
@@ -52,12 +54,14 @@ class Figures:
         self._clock = clock
         self._known: Known | None = None
         self._at: timedelta | None = None
+        self._replays = ReplayCounter(crew.broker, clock.now())
 
     async def text(self) -> bytes:
         """Everything, in Prometheus' text format. What the store cannot tell is left out."""
         registry = CollectorRegistry()
+        known = await self._from_store()
         registry.register(
-            _Once([*self._counted(), *_known(await self._from_store()), self._unserved(), self._resolution()])
+            _Once([*self._counted(), *self._replayed(), *_known(known), self._unserved(), self._resolution()])
         )
         return generate_latest(registry)
 
@@ -81,7 +85,7 @@ class Figures:
                 family.add_metric([storable(queue)], getattr(counts, name))
             yield family
         for name, what in (
-            ("sent", "letters sent back"),
+            ("sent", "letters sent back by the workers of this server, and by replays to its broker"),
             ("not_sent", "letters that could not be sent back"),
             ("parked", "letters left to a person"),
             ("exhausted", "letters given up after too many redrives"),
@@ -93,6 +97,8 @@ class Figures:
             ("stale", "writes that came after their lease was lost"),
         ):
             total = sum(getattr(worker.counts, name) for worker in crew.workers)
+            if name == "sent":
+                total += self._replays.sent
             if name == "exhausted":
                 total += crew.rescued["given_up"]
                 total += sum(counts.exhausted for _, counts in collected)
@@ -147,6 +153,24 @@ class Figures:
         yield failures
         yield breakers
 
+    def _replayed(self) -> Iterator[Metric]:
+        crew = self._crew
+        yield _counter("replayed", "letters sent back by replays to this server's broker", self._replays.sent)
+        resolved = crew.verdicts.counts.replays
+        died = sum(collector.counts.replays for collector in crew.collectors.values())
+        results = CounterMetricFamily(
+            "redrive_replay_results", "letters sent by replays, by what became of them", labels=["result"]
+        )
+        results.add_metric(["resolved"], resolved)
+        results.add_metric(["died"], died)
+        yield results
+        if resolved + died:
+            yield GaugeMetricFamily(
+                "redrive_replay_success_ratio",
+                "share of the results of replays that are resolved, since the server began",
+                resolved / (resolved + died),
+            )
+
     def _unserved(self) -> Metric:
         family = GaugeMetricFamily(
             "redrive_letters_unserved",
@@ -177,6 +201,7 @@ class Figures:
             heads = (await self._store.page(_RESOLVED, limit=_LAST)).heads
             unconfirmed = await self._store.count(Query((Condition("unconfirmed", Op.IS, (1,)),)))
             waiting = await self._store.tally("waits_for")
+            self._replays.update(await self._store.operations(limit=_LAST_OPERATIONS))
             severities = Counter(one.found.severity for one in (await self._crew.alarms.book()).open())
             self._known = Known(
                 states={str(state): states.get(state, 0) for state in State},

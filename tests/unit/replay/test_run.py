@@ -220,6 +220,7 @@ async def test_a_canary_is_waited_for_and_stops_a_replay_whose_letters_die_again
     assert done.note == "5 of 5 died again"
     assert dict(done.outcomes) == {"sent": 5}
     assert heard[-1].died == 5
+    assert world.collector.counts.replays == 5
     assert (await world.states()).count(State.PENDING) == 100
 
 
@@ -240,6 +241,7 @@ async def test_a_canary_that_is_processed_lets_the_rest_go_by_the_ramp() -> None
         await world.collect()
     assert done.state is OperationState.DONE
     assert sizes == [2, 1, 2, 5, 20, 20, 10]
+    assert world.verdicts.counts.replays == 60
     assert set(await world.states()) == {State.RESOLVED}
 
 

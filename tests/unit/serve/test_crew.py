@@ -10,13 +10,18 @@ import msgspec
 import pytest
 
 from redrive.letters import Kind, Message
-from redrive.letters.verdict import QUEUE
+from redrive.letters.redrive import redrive_of
+from redrive.letters.verdict import QUEUE, resolved, to_messages
+from redrive.replay.options import ReplayOptions
+from redrive.replay.plan import begin, plan
+from redrive.replay.run import Replay
 from redrive.serve.condition import Condition
 from redrive.serve.crew import Crew
 from redrive.serve.figures import Figures
 from redrive.settings import Settings, read
 from redrive.stores.changes import Resolve, Settlement
 from redrive.stores.memory import MemoryStore
+from redrive.stores.query import parse
 from redrive.testing import ManualClock
 from redrive.testing.factories import a_failure, a_letter
 from redrive.transports import Publication, Source, Target
@@ -98,6 +103,50 @@ async def test_what_was_collected_and_parked_is_counted(tmp_path: Path) -> None:
     ):
         assert line in text.splitlines(), text
     assert "redrive_time_in_dlq" not in text  # nothing was resolved yet
+
+
+async def replayed(place: Place, broker: str, key: str) -> None:
+    """A replay of three letters, in another process for all that the server knows."""
+    await place.store.add([a_letter(f"{key}{number}", transport="memory") for number in range(3)])
+    options = ReplayOptions(broker=broker)
+    frozen = await plan(place.store, parse("state:pending", now=place.clock.now()))
+    operation = await begin(place.store, frozen, options, by="anna", clock=place.clock)
+    replay = Replay(place.store, place.transport, operation, runner="anna", clock=place.clock)
+    assert (await replay.run(asyncio.Event())).outcomes == {"sent": 3}
+
+
+async def test_letters_of_replays_are_counted_as_redriven_and_by_their_results(tmp_path: Path) -> None:
+    # Given a replay from before the server began, one to its broker, and one to another broker
+    place = Place(tmp_path)
+    await place.open()
+    await replayed(place, "memory", "early")
+    place.clock.advance(timedelta(minutes=1))
+    figures = Figures(place.store, place.crew, place.clock)
+    await replayed(place, "memory", "a")
+    await replayed(place, "elsewhere", "b")
+    # When one of the letters was processed and another one has died again
+    (message, *_) = await place.transport.peek("orders", 1)
+    redrive = redrive_of(message.headers)
+    assert redrive is not None
+    await place.transport.publish(
+        [
+            Publication(verdict, Target(name=QUEUE))
+            for verdict in to_messages([resolved(redrive, "orders", place.clock.now())])
+        ]
+    )
+    receiver = await place.transport.receiver(Source(name=QUEUE, window=10))
+    await place.crew.verdicts.keep(await receiver.receive())
+    await receiver.close()
+    place.crew.collectors["orders.dlq"].counts.replays += 1
+    # Then replays to this broker are counted, each letter once
+    for _ in range(2):
+        lines = (await figures.text()).decode().splitlines()
+        assert "redrive_redriven_total 3.0" in lines
+        assert "redrive_replayed_total 3.0" in lines
+        assert 'redrive_replay_results_total{result="resolved"} 1.0' in lines
+        assert 'redrive_replay_results_total{result="died"} 1.0' in lines
+        assert "redrive_replay_success_ratio 0.5" in lines
+        place.clock.advance(timedelta(minutes=1))
 
 
 async def test_the_time_in_the_dead_letter_queue_is_that_of_resolved_letters(tmp_path: Path) -> None:
