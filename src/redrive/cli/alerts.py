@@ -6,7 +6,7 @@ command reads; a running server has those that it was started with.
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from secrets import token_hex
@@ -34,6 +34,7 @@ from redrive.watch.alerts.alarm import Book
 from redrive.watch.alerts.alert import Alert, Occasion, Severity
 from redrive.watch.alerts.delivering import Notifier, attempt
 from redrive.watch.alerts.incidents import Incident
+from redrive.watch.alerts.links import see_more
 from redrive.watch.alerts.rules import MEASURES, RULES, AlertRule, number
 from redrive.watch.alerts.written import Document, Written
 
@@ -78,14 +79,15 @@ def list_(
       redrive alerts list --server http://127.0.0.1:8642 --json
     """
 
-    async def work(store: Store, _settings: Settings) -> Book:
-        return await Written(store).book()
+    async def work(store: Store, settings: Settings) -> tuple[Book, Settings]:
+        return await Written(store).book(), settings
 
-    book = with_store(path, server, work)
+    book, settings = with_store(path, server, work)
     is_open = sorted(book.open(), key=lambda one: (_severity(one) is not Severity.CRITICAL, one.began_at))
     over = book.over[::-1] if with_over else []
     if for_programs:
-        click.echo(as_json([_data(one) for one in (*is_open, *over)]))
+        measures = _measures(settings)
+        click.echo(as_json([_data(one, measures) for one in (*is_open, *over)]))
         return
     if not is_open:
         click.echo("no incident is open")
@@ -116,9 +118,17 @@ def _row(incident: Incident, *, with_over: bool) -> list[Cell]:
     ]
 
 
-def _data(incident: Incident) -> dict[str, Any]:
+def _measures(settings: Settings) -> dict[str, str]:
+    """What each rule of the settings measures."""
+    from redrive.watch.alerts.made import rules_of
+
+    return {rule.name: rule.measure for rule in rules_of(settings)}
+
+
+def _data(incident: Incident, measures: Mapping[str, str]) -> dict[str, Any]:
     """An incident as JSON has it."""
     found = incident.found
+    measure = measures.get(incident.rule)
     return {
         "id": incident.id,
         "severity": _severity(incident),
@@ -131,6 +141,7 @@ def _data(incident: Incident) -> dict[str, Any]:
         "error_type": found.error_type,
         "group": found.group,
         "counts": found.counts,
+        "link": None if measure is None else see_more(measure, incident),
         "since": plain(incident.began_at),
         "told_at": plain(incident.told_at),
         "escalations": incident.escalations,
@@ -166,17 +177,18 @@ def ack(
     if len(name) > _LONGEST_NAME:
         raise SettingsError(f"the name given by --by is longer than {_LONGEST_NAME} characters")
 
-    async def work(store: Store, _settings: Settings) -> list[Incident]:
+    async def work(store: Store, settings: Settings) -> tuple[list[Incident], Settings]:
         now = SystemClock().now()
 
         def change(document: Document) -> list[Incident]:
             return acknowledged(document.book, ids, name, now)
 
-        return await Written(store).change(change)
+        return await Written(store).change(change), settings
 
-    done = with_store(path, server, work)
+    done, settings = with_store(path, server, work)
     if for_programs:
-        click.echo(as_json([_data(one) for one in done]))
+        measures = _measures(settings)
+        click.echo(as_json([_data(one, measures) for one in done]))
         return
     click.echo(f"{counted(len(done), 'incident')} acknowledged by {on_one_line(name)}")
 

@@ -123,6 +123,17 @@ def test_those_that_have_ended_come_last_and_only_if_they_are_asked_for(full: Sa
     assert lines[-1].count(" ago") == 2
 
 
+def test_incident_has_the_command_that_shows_more(say: Say) -> None:
+    letters = msgspec.structs.replace(incident("i-1", "orders"), rule="dead-letter", broker="shop")
+    unknown = msgspec.structs.replace(incident("i-2"), rule="of-an-earlier-configuration")
+    write(msgspec.msgpack.encode(Document(book=Book(current={"a": letters, "b": unknown}))))
+    found = {one["id"]: one["link"] for one in json.loads(say("--json")[1])}
+    assert found == {
+        "i-1": "redrive list 'broker:shop source:orders state:pending,processing,manual'",
+        "i-2": None,
+    }
+
+
 def test_people_are_shown_the_last_twenty_and_programs_all_that_have_ended(say: Say) -> None:
     over = [incident(f"i-{number:02}", over_at=NOW) for number in range(50)]
     write(msgspec.msgpack.encode(Document(book=Book(over=over))))

@@ -101,9 +101,12 @@ class Alarm:
                 incident = book.current.get(_key(rule.name, one.broker, one.subject))
                 if incident is None:
                     incident = begun("", rule.name, one.subject, finding, now, one.broker)
-                quiet = self._is_quiet(incident, now)
-                _, occasion = stepped(incident, finding, now, self._policy, confirm=rule.confirm, quiet=quiet)
-                if occasion is not None and _place(one) not in self._hidden(book, rule):
+                _, occasion = stepped(incident, finding, now, self._policy, confirm=rule.confirm)
+                if (
+                    occasion is not None
+                    and not self._is_quiet(incident, now)
+                    and _place(one) not in self._hidden(book, rule)
+                ):
                     return True
         return False
 
