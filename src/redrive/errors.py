@@ -28,6 +28,7 @@ One tree, drawn once::
         ├── StoreUnreachableError   the database server does not answer
         ├── StoreReplacedError      a file of the store was removed or replaced while it was open
         ├── StoreClosedError        the store was closed
+        ├── StoreAccessError        a server does not let this process use its store
         ├── LetterNotFoundError     no letter has this id
         ├── LetterInvalidError      the letter cannot be stored as it is
         ├── OperationNotFoundError  no operation has this id
@@ -191,6 +192,10 @@ class StoreReplacedError(StoreError):
 
 class StoreClosedError(StoreError):
     """The store was closed."""
+
+
+class StoreAccessError(StoreError):
+    """A server does not let this process use its store: the key is missing or wrong."""
 
 
 class LetterNotFoundError(StoreError):

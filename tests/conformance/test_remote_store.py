@@ -10,9 +10,10 @@ from starlette.applications import Starlette
 
 from redrive.clock import Clock
 from redrive.listening import Listening
-from redrive.serve.web import listen, store_route
+from redrive.serve.web import listen, store_routes
 from redrive.stores.base import Store
 from redrive.stores.remote import RemoteStore
+from redrive.stores.server_key import StoreAccess
 from redrive.stores.sqlite import SqliteStore
 from redrive.testing.store_suite import StoreSuite
 
@@ -25,8 +26,9 @@ class Served(RemoteStore):
 
     @classmethod
     async def on(cls, behind: Store) -> "Served":
-        web = await listen(Starlette(routes=[store_route(behind)]), "127.0.0.1", 0)
-        store = await cls.open(web.url)
+        access = StoreAccess("the-key-of-this-test", None)
+        web = await listen(Starlette(routes=store_routes(behind, access)), "127.0.0.1", 0)
+        store = await cls.open(web.url, access.key)
         store.behind, store.web = behind, web
         return store
 

@@ -43,6 +43,7 @@ from redrive.broker.journal_errors import (
     is_same_file,
     translated,
 )
+from redrive.private_files import make_private_directory, private_opener
 
 VERSION: Final = 1
 LARGEST_BLOCK: Final = 1 << 20  # a block is cut at this size, give or take one record
@@ -307,7 +308,7 @@ def create(path: Path, parts: Iterable[bytes]) -> None:
     """A file that has its whole content from the moment it has its name."""
     temporary = path.with_name(path.name + ".tmp")
     with translated(path, "create"):
-        with temporary.open("wb") as file:
+        with open(temporary, "wb", opener=private_opener) as file:
             file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
@@ -335,7 +336,7 @@ def lock(directory: Path) -> int:
     """Hold the directory against other processes until the returned file is closed or the process ends."""
     with translated(directory, "open"):
         if not directory.is_dir():
-            directory.mkdir(0o700, parents=True)
+            make_private_directory(directory)
             sync_directory(directory.parent)
         file = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -145,6 +145,9 @@ def as_table(
     login = sections["serve"]["anonymous_login_pass"]
     if login != ServeSettings().anonymous_login_pass and not is_reference(login):
         sections["serve"]["anonymous_login_pass"] = "…"  # noqa: S105  stands for a password
+    key = sections["server"]["key"]
+    if key is not None and not is_reference(key):
+        sections["server"]["key"] = "…"
     strategies = {str(kind): str(strategy) for kind, strategy in settings.strategies.items()}
     return {**sections, "strategies": strategies}
 

@@ -18,6 +18,7 @@ from redrive.cli.running import PORT, on_signal, run
 from redrive.demo.run import Demo, Options, write_settings
 from redrive.demo.story import Summary
 from redrive.demo.view import Lines, Screen, Silent, View, summary_in_words
+from redrive.private_files import private_opener
 
 
 @click.command("demo")
@@ -83,7 +84,8 @@ def _run(options: Options, file: Path, view: View) -> Summary | None:
 
     from redrive.watch.logs import configure
 
-    with (options.directory / "demo.log").open("w", encoding="utf-8") as log:
+    file_name = options.directory / "demo.log"
+    with open(file_name, "w", encoding="utf-8", opener=private_opener) as log:
         handler = configure("info", "text", log)  # the screen is taken
         try:
             return run(_open(options, file, view))

@@ -1,13 +1,17 @@
-"""`redrive doctor`: what would be lost on this broker, and how is that mended?"""
+"""`redrive doctor`: what would be lost on this broker, who else can read the files, and how is that corrected?"""
 
 import asyncio
+import os
 from collections.abc import Sequence
 
 import click
+import msgspec
 
+from redrive.cli.file_permissions import permission_findings
 from redrive.cli.output import as_json
 from redrive.cli.sources import Place, place_of, place_options
 from redrive.errors import RedriveError, on_one_line
+from redrive.settings import load
 from redrive.transports.upkeep import Diagnosis
 
 
@@ -24,7 +28,8 @@ def command(
 ) -> None:
     """Look for what loses messages on the broker, say what would be lost, and how it is mended.
 
-    Nothing is changed. Exit code 0: no fault, or only information; 1: warnings or errors.
+    Also reports files of redrive on this machine that other users can read. Nothing is changed.
+    Exit code 0: no fault, or only information; 1: warnings or errors.
 
     \b
     Examples:
@@ -35,6 +40,8 @@ def command(
     """
     place = place_of(ctx.obj, app, names, broker, management_url)
     diagnosis = asyncio.run(place.broker.diagnose(place.sources))
+    files = permission_findings(load(ctx.obj, os.environ))
+    diagnosis = msgspec.structs.replace(diagnosis, findings=(*diagnosis.findings, *files))
     if for_programs:
         click.echo(as_json({"broker": place.broker.place, **diagnosis.as_table()}, indent=2))
     else:

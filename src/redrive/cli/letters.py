@@ -90,7 +90,7 @@ def with_store(
     async def run() -> T:
         settings = load(path, os.environ)
         chosen = StoreSettings(url=server) if server else settings.store
-        store = await open_store(chosen, create=create)
+        store = await open_store(chosen, create=create, server_key=settings.server.key)
         try:
             return await work(store, settings)
         finally:

@@ -26,6 +26,7 @@ from redrive.errors import (
     on_one_line,
 )
 from redrive.letters import DeadLetter
+from redrive.private_files import make_private_directory
 from redrive.recover.retention import Restored, restore
 from redrive.settings import Settings
 from redrive.stores import cold_files
@@ -132,7 +133,7 @@ def _next_file(folder: Path, lines: Sequence[bytes]) -> Path:
 def _one_file(target: Path, lines: Sequence[bytes]) -> Path:
     """One file under a name of its own; it is whole, on the disk, before it gets that name."""
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_private_directory(target.parent)
         folder = Path(tempfile.mkdtemp(".tmp", ".export-", target.parent))
     except OSError as error:
         raise StoreError(f"{target} cannot be written: {error.strerror or error}") from None
@@ -195,14 +196,16 @@ def import_(
         check_broker_name(broker)
     files = _files(paths)
 
-    async def work(store: Store, _settings: Settings) -> tuple[list[dict[str, Any]], RedriveError | None]:
+    async def work(store: Store, settings: Settings) -> tuple[list[dict[str, Any]], RedriveError | None]:
         told: list[dict[str, Any]] = []
         before = 0
         with progress(None, quiet=for_programs) as show:
             for file in files:
                 heard = _heard(show, before, file.name)
                 try:
-                    counts = await restore(store, file, by=actor(), broker=broker, progress=heard)
+                    counts = await restore(
+                        store, file, by=actor(), broker=broker, limits=settings.limits, progress=heard
+                    )
                 except RedriveError as error:
                     return told, error
                 before += counts.read

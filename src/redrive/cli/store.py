@@ -49,7 +49,7 @@ def check(path: Path | None, for_programs: bool) -> None:  # noqa: FBT001  click
 
 async def _check(path: Path | None) -> dict[str, Any]:
     settings = load(path, os.environ)
-    store = await open_store(settings.store, create=False)
+    store = await open_store(settings.store, create=False, server_key=settings.server.key)
     url = hide_secrets(settings.store.url)
     try:
         problem = await store.damage()

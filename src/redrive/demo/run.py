@@ -32,6 +32,7 @@ from redrive.demo.story import Event, Story, Summary
 from redrive.demo.traffic import MAILBOX, Traffic
 from redrive.demo.view import View
 from redrive.errors import BrokerUnreachableError, SettingsError
+from redrive.private_files import create_private_file, make_private_directory
 from redrive.serve import Places, Server
 from redrive.settings import FILE_NAME, StoreSettings, load
 from redrive.stores import open_store
@@ -221,10 +222,11 @@ def write_settings(options: Options) -> Path:
     """The settings, in a file of the directory, which has to be empty."""
     directory = options.directory.resolve()
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private_directory(directory)
         if any(directory.iterdir()):
             raise SettingsError(f"{directory} is not empty; the demo wants a directory of its own")
         file = directory / FILE_NAME
+        create_private_file(file)
         file.write_text(
             _SETTINGS.format(
                 store=_toml(f"sqlite:{directory / 'redrive.db'}"),

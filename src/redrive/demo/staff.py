@@ -16,6 +16,7 @@ from typing import Final
 
 from redrive.clock import Clock, pause, until_first
 from redrive.errors import ServiceError, on_one_line
+from redrive.private_files import create_private_file
 
 _READY: Final = b"redrive consume: "
 _PATIENCE: Final = 60  # seconds until it has to be ready
@@ -76,6 +77,7 @@ class Clerk:
             await process.wait()
 
     async def _launch(self) -> None:
+        create_private_file(self._log)
         with self._log.open("ab") as log:
             self._process = process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "redrive.serve.bound", str(os.getpid()), *self._arguments),

@@ -28,6 +28,7 @@ from redrive.errors import (
     SettingsError,
 )
 from redrive.letters import DeadLetter, State
+from redrive.settings import LimitSettings
 from redrive.stores import cold_files
 from redrive.stores.base import Store
 from redrive.stores.brokers import UNNAMED
@@ -40,6 +41,7 @@ _LEFTOVER: Final = timedelta(days=1)  # a writer that is older than this is no l
 # When a restored letter is due: never by itself. It also marks one whose restoring was cut short.
 NEVER_DUE: Final = datetime(9999, 1, 1, tzinfo=UTC)
 _BATCH: Final = 500
+_BATCH_BYTES: Final = 16 * 1024 * 1024  # of bodies that are restored at once
 _PORTION: Final = 64 * 1024 * 1024  # bytes of body that are loaded at once
 
 
@@ -198,14 +200,16 @@ async def restore(
     *,
     by: str,
     broker: str | None = None,
+    limits: LimitSettings | None = None,
     progress: Callable[[Restored], None] = lambda _counts: None,
 ) -> Restored:
     """Add the letters of a cold file to the store. At damage, those before it are there, and the error says so.
 
-    `broker` is the name of the broker that all of them belong to; without it each keeps its own.
+    `broker` is the name of the broker that all of them belong to; without it each keeps its own. `limits` bound what a
+    file of others may expand to.
     """
     counts = Restored()
-    letters = cold_files.read(path)
+    letters = cold_files.read(path, limits)
     damage: FormatError | None = None
     while damage is None:
         batch, damage = await asyncio.to_thread(_next, letters)
@@ -223,8 +227,13 @@ async def restore(
 
 def _next(letters: Iterator[DeadLetter]) -> tuple[list[DeadLetter], FormatError | None]:
     batch: list[DeadLetter] = []
+    size = 0
     try:
-        batch.extend(islice(letters, _BATCH))
+        for letter in islice(letters, _BATCH):
+            batch.append(letter)
+            size += len(letter.message.body or b"")
+            if size >= _BATCH_BYTES:
+                break
     except FormatError as error:
         return batch, error
     return batch, None

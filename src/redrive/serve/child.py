@@ -23,6 +23,7 @@ import msgspec
 
 from redrive.clock import Clock, pause, until_first
 from redrive.errors import ServiceError, StoreError, on_one_line
+from redrive.private_files import make_private_directory
 
 _LOG: Final = logging.getLogger("redrive.serve.broker")
 _READY: Final = re.compile(r"listens on (amqp://\S+:(\d+)/) and (http://\S+:(\d+)/)$")
@@ -107,7 +108,7 @@ class EmbeddedBroker:
         self._ready = False
         self._last_words.clear()
         try:
-            self._data.mkdir(parents=True, exist_ok=True)
+            make_private_directory(self._data)
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "redrive.serve.bound", str(os.getpid()), "broker"),
                 *("--port", str(port), "--management-port", str(management), "--data", str(self._data)),

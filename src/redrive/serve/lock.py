@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from redrive.errors import StoreBusyError, StoreReadOnlyError
+from redrive.private_files import make_private_directory
 
 
 class ServeLock:
@@ -25,7 +26,7 @@ class ServeLock:
         real = store.resolve()  # the same file by another name is the same store
         path = real.with_name(f"{real.name}.serve")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_directory(path.parent)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StoreReadOnlyError(

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -34,6 +35,7 @@ from redrive.serve.lock import ServeLock
 from redrive.serve.web import check_loopback, start_web
 from redrive.settings import Settings, StoreSettings, hide_secrets
 from redrive.stores import check_url
+from redrive.stores.server_key import FILE_NAME as KEY_FILE, StoreAccess, open_access
 from redrive.transports import Source, Transport, broker_name, open_transport
 from redrive.transports.probing import probe_of
 from redrive.watch.alerts.made import check
@@ -126,6 +128,8 @@ class Server:
                 Figures(store, crew, self._clock),
                 self._settings.serve.host,
                 self._settings.serve.port,
+                self._access(),
+                self._settings.limits,
                 self._settings.serve.allowed_hosts,
             )
             ending.push_async_callback(web.close)
@@ -158,6 +162,18 @@ class Server:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LEAVE.total_seconds()):
                 await transport.close()
+
+    def _access(self) -> StoreAccess:
+        """How other processes may use the store: by the key in the settings or in the data directory."""
+        try:
+            return open_access(self._data, self._settings.server.key)
+        except OSError as error:
+            _LOG.warning(
+                "no other process can use the store: %s cannot be written: %s; make it writable, or set server.key",
+                self._data / KEY_FILE,
+                error.strerror or error,
+            )
+            return StoreAccess(secrets.token_urlsafe(32), None)
 
     # --- the broker --------------------------------------------------------------------------------------------
 

@@ -1,11 +1,11 @@
 """What does the server answer over HTTP?
 
 `GET /health` says whether it is well, `GET /metrics` what it has counted, and `POST /store/VERB` is the store for other
-processes of this machine, in the form of `stores.wire`.
+processes of this machine, in the form of `stores.wire`; it needs the server's key (`stores.server_key`).
 
-The rule: nobody but this machine. There is no authentication yet, so it listens on loopback only, refuses what a page
-of another site can make a browser send (`redrive.browser_guard`), and takes questions for the store only with their
-own content type.
+The rule: nobody but this machine. It listens on loopback only, refuses what a page of another site can make a browser
+send (`redrive.browser_guard`), and takes questions for the store only with their own content type. Requests and what
+they expand to are limited (`stores.expansion`).
 """
 
 import json
@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Final
 
+import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -31,18 +32,25 @@ from redrive.errors import (
     RedriveError,
     ServiceError,
     SettingsError,
+    StoreAccessError,
     StoreError,
     use_instead,
 )
 from redrive.listening import Listening, bind, listen_at
 from redrive.serve.condition import OK, Condition
 from redrive.serve.figures import Figures
+from redrive.settings import LimitSettings
 from redrive.stores import wire
 from redrive.stores.base import Store
+from redrive.stores.expansion import too_large_request
+from redrive.stores.server_key import StoreAccess, proof_of
 
 _LOG: Final = logging.getLogger("redrive.serve.http")
 _GRACE: Final = 5  # seconds that answers under way may take when it closes
 _IDLE: Final = 75  # seconds after which a connection without questions is closed
+_MIN_NONCE_CHARS: Final = 16
+_MAX_NONCE_CHARS: Final = 128
+_DEFAULT_LIMITS: Final = LimitSettings()
 _STATUS: Final = {
     LetterNotFoundError: HTTPStatus.NOT_FOUND,
     OperationNotFoundError: HTTPStatus.NOT_FOUND,
@@ -63,10 +71,17 @@ def check_loopback(host: str) -> None:
 
 
 async def start_web(
-    store: Store, condition: Condition, figures: Figures, host: str, port: int, hosts: Iterable[str] = ()
+    store: Store,
+    condition: Condition,
+    figures: Figures,
+    host: str,
+    port: int,
+    access: StoreAccess,
+    limits: LimitSettings = _DEFAULT_LIMITS,
+    hosts: Iterable[str] = (),
 ) -> Listening:
     """Listen there; port 0 is any that is free. `hosts`: further names that it answers to."""
-    return await listen(application(store, condition, figures, hosts), host, port)
+    return await listen(application(store, condition, figures, access, limits, hosts), host, port)
 
 
 async def listen(app: ASGIApp, host: str, port: int) -> Listening:
@@ -84,7 +99,14 @@ async def listen(app: ASGIApp, host: str, port: int) -> Listening:
 # --- answers ------------------------------------------------------------------------------------------------
 
 
-def application(store: Store, condition: Condition, figures: Figures, hosts: Iterable[str] = ()) -> ASGIApp:
+def application(
+    store: Store,
+    condition: Condition,
+    figures: Figures,
+    access: StoreAccess,
+    limits: LimitSettings,
+    hosts: Iterable[str] = (),
+) -> ASGIApp:
     """Everything that is answered."""
 
     async def health(_request: Request) -> Response:
@@ -98,21 +120,45 @@ def application(store: Store, condition: Condition, figures: Figures, hosts: Ite
         except RedriveError as error:
             return Response(f"{error}\n", HTTPStatus.SERVICE_UNAVAILABLE, media_type="text/plain")
 
-    routes = [Route("/health", health), Route("/metrics", metrics), store_route(store)]
+    routes = [Route("/health", health), Route("/metrics", metrics), *store_routes(store, access, limits)]
     return BrowserGuard(Starlette(routes=routes), hosts, setting="serve.allowed_hosts")
 
 
-def store_route(store: Store) -> Route:
-    """The store for other processes."""
+def store_routes(
+    store: Store, access: StoreAccess, limits: LimitSettings = _DEFAULT_LIMITS
+) -> tuple[Route, ...]:
+    """The store for other processes that have the key."""
+
+    async def prove(request: Request) -> Response:
+        nonce = request.query_params.get("nonce", "")
+        if not _MIN_NONCE_CHARS <= len(nonce) <= _MAX_NONCE_CHARS:
+            return Response("ask with a nonce of 16 to 128 characters\n", HTTPStatus.BAD_REQUEST)
+        told = wire.KeyProof(proof_of(access.key, nonce), None if access.file is None else str(access.file))
+        return Response(msgspec.json.encode(told), media_type="application/json")
+
+    def refusal() -> Response:
+        file = f"which is in {access.file} (readable by its account); " if access.file is not None else ""
+        told = StoreAccessError(
+            f"the store of this server needs its key, {file}send it as 'Authorization: Bearer KEY', or set "
+            "REDRIVE_SERVER_KEY for redrive"
+        )
+        return Response(
+            wire.error_out(told),
+            HTTPStatus.UNAUTHORIZED,
+            {"WWW-Authenticate": 'Bearer realm="redrive store"'},
+            media_type=wire.CONTENT_TYPE,
+        )
 
     async def answer(request: Request) -> Response:
+        if not access.allows(request.headers.get("authorization")):
+            return refusal()
         verb = request.path_params["verb"]
         try:
             if verb not in wire.VERBS:
                 raise SettingsError(f"the store has no verb '{verb:.60}'{use_instead(verb, wire.VERBS)}")  # noqa: TRY301
             if request.headers.get("content-type") != wire.CONTENT_TYPE:
                 raise FormatError(f"the store is asked with the content type {wire.CONTENT_TYPE}")  # noqa: TRY301
-            found = await wire.answer(store, verb, await _body(request))
+            found = await wire.answer(store, verb, await _body(request, limits), limits)
         except RedriveError as error:
             status = _STATUS.get(type(error), HTTPStatus.SERVICE_UNAVAILABLE)
             return Response(wire.error_out(error), status, media_type=wire.CONTENT_TYPE)
@@ -126,15 +172,19 @@ def store_route(store: Store) -> Route:
             )
         return Response(found, media_type=wire.CONTENT_TYPE)
 
-    return Route("/store/{verb}", answer, methods=["POST"])
+    return (
+        Route("/store/proof", prove, methods=["GET"]),
+        Route("/store/{verb}", answer, methods=["POST"]),
+    )
 
 
-async def _body(request: Request) -> bytes:
-    pieces: list[bytes] = []
-    size = 0
+async def _body(request: Request, limits: LimitSettings) -> bytes:
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > limits.request_bytes:
+        raise too_large_request(limits)
+    body = bytearray()
     async for piece in request.stream():
-        size += len(piece)
-        if size > wire.LARGEST:
-            raise FormatError(f"a question has more than {wire.LARGEST} bytes; ask in smaller pieces")
-        pieces.append(piece)
-    return b"".join(pieces)
+        if len(body) + len(piece) > limits.request_bytes:
+            raise too_large_request(limits)
+        body += piece
+    return bytes(body)

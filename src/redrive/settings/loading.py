@@ -21,6 +21,7 @@ from redrive.settings.values import Settings
 
 FILE_NAME: Final = "redrive.toml"
 _PREFIX: Final = "REDRIVE_"
+_SECRET: Final = frozenset({"server.key"})  # not quoted in errors
 
 
 def load(path: Path | None = None, environ: Mapping[str, str] = MappingProxyType({})) -> Settings:
@@ -154,7 +155,8 @@ def _one(where: str, setting: Setting, value: Any, environ: Mapping[str, str]) -
     try:
         found = setting.read(value)
     except SettingsError as error:
-        raise SettingsError(f"{where} = {value!r:.60}: {error}") from None
+        shown = "…" if where in _SECRET else f"{value!r:.60}"
+        raise SettingsError(f"{where} = {shown}: {error}") from None
     return resolve_if_possible(found, environ) if setting.is_reference else found
 
 

@@ -14,8 +14,10 @@ from urllib.parse import urlsplit
 from redrive.errors import SettingsError, did_you_mean, use_instead
 from redrive.letters import Kind
 from redrive.rules import format_duration, parse_duration
+from redrive.settings.references import is_reference
 
 Read: TypeAlias = Callable[[Any], Any]
+_KEY: Final = re.compile(r"[!-~]{16,512}")
 _BROKER_NAME: Final = re.compile(r"[a-z0-9-]{1,63}")
 
 
@@ -30,6 +32,15 @@ def broker_name(value: Any) -> str:
     """The name of a broker."""
     if not isinstance(value, str) or not _BROKER_NAME.fullmatch(value):
         raise SettingsError("must be 1 to 63 lowercase letters, digits and dashes, such as shop-eu")
+    return value
+
+
+def key(value: Any) -> str:
+    """A key that is hard to guess, or where it is kept."""
+    if isinstance(value, str) and is_reference(value):
+        return value
+    if not isinstance(value, str) or not _KEY.fullmatch(value):
+        raise SettingsError("must be 16 to 512 printable ASCII characters without blanks")
     return value
 
 

@@ -22,6 +22,7 @@ from redrive.settings.reading import (
     duration,
     durations,
     hours,
+    key,
     kinds,
     moment,
     number,
@@ -43,6 +44,7 @@ from redrive.settings.values import (
     ConsumeSettings,
     EmbeddedSettings,
     HealthSettings,
+    LimitSettings,
     MaintenanceSettings,
     NotifySettings,
     RecoverSettings,
@@ -50,6 +52,7 @@ from redrive.settings.values import (
     ReplaySettings,
     RetentionSettings,
     RetrySettings,
+    ServerSettings,
     ServeSettings,
     SourceSettings,
     StoreSettings,
@@ -253,6 +256,32 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
                 ),
                 "broker_interval": Setting(
                     duration(_SECOND, _HOUR), "how often it is checked that the collected queues exist"
+                ),
+            },
+        ),
+        "server": (
+            ServerSettings,
+            {
+                "key": Setting(
+                    key,
+                    "the key that other processes use the store of a running server with; unset: the one in the file "
+                    "`server.key` of its data directory",
+                    is_reference=True,
+                ),
+            },
+        ),
+        "limits": (
+            LimitSettings,
+            {
+                "letter_bytes": Setting(
+                    whole(1024, 900_000_000), "bytes that a letter of a request or of an imported file may have"
+                ),
+                "compression_ratio": Setting(
+                    whole(1, 1_000_000), "how many times its compressed size such a letter, or such a file, may have"
+                ),
+                "request_bytes": Setting(
+                    whole(1024, 2_000_000_000),
+                    "bytes that one request to the store of a server may have, also after it is expanded",
                 ),
             },
         ),

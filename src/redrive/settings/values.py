@@ -59,6 +59,20 @@ class EmbeddedSettings(msgspec.Struct, frozen=True, kw_only=True):
     enable_length_limit: bool = True
 
 
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What other processes need to use the store of a running server."""
+
+    key: str | None = None  # None: the one in the file server.key of its data directory
+
+
+class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What requests and imported files may expand to."""
+
+    letter_bytes: int = 64 * 1024 * 1024
+    compression_ratio: int = 200
+    request_bytes: int = 256 * 1024 * 1024
+
+
 class CollectSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Which dead-letter queues are drained into the store, beside those of the sources."""
 
@@ -251,6 +265,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     serve: ServeSettings = ServeSettings()
     embedded: EmbeddedSettings = EmbeddedSettings()
     health: HealthSettings = HealthSettings()
+    server: ServerSettings = ServerSettings()
+    limits: LimitSettings = LimitSettings()
     redact: RedactSettings = RedactSettings()
     alerts: AlertSettings = AlertSettings()
     conditions: tuple[ConditionSettings, ...] = ()

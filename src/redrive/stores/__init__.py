@@ -16,8 +16,17 @@ from redrive.stores.base import Store
 _SCHEMES = ("sqlite", "postgresql", "postgres", "memory", "http")
 
 
-async def open_store(settings: StoreSettings, clock: Clock | None = None, *, create: bool = True) -> Store:
-    """The store that the settings name, open and checked; `create=False`: only if it is there already."""
+async def open_store(
+    settings: StoreSettings,
+    clock: Clock | None = None,
+    *,
+    create: bool = True,
+    server_key: str | None = None,
+) -> Store:
+    """The store that the settings name, open and checked; `create=False`: only if it is there already.
+
+    `server_key` is the key of the server whose store it is; without it, the key is read from the server's key file.
+    """
     settings = check_url(settings)
     scheme, _, rest = settings.url.partition(":")
     if scheme == "memory":
@@ -38,7 +47,7 @@ async def open_store(settings: StoreSettings, clock: Clock | None = None, *, cre
         return await _open_postgres(settings, clock, create=create)
     from redrive.stores.remote import RemoteStore  # noqa: PLC0415
 
-    return await RemoteStore.open(settings.url)
+    return await RemoteStore.open(settings.url, server_key)
 
 
 def check_url(settings: StoreSettings) -> StoreSettings:

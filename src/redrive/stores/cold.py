@@ -17,12 +17,14 @@ import zstandard
 from redrive.errors import FormatError, LetterInvalidError, RedriveError
 from redrive.letters import DeadLetter, Failure, Headers, Message, Origin, SystemState
 from redrive.letters.headers import pack, unpack
+from redrive.stores.expansion import ExpansionBudget
 
 LARGEST: Final = 900_000_000  # below every database's limit for one value
 _PLAIN, _ZSTD = b"\x02", b"\x03"  # 0 and 1 were without a checksum, and never released
 _START: Final = 5  # the way and four bytes of checksum come first
 _WORTH_COMPRESSING: Final = 2048  # below, the time is worth more than the bytes
 _LEVEL: Final = 1
+_MAX_WINDOW_BYTES: Final = 2**26  # memory that a stream of unknown size may ask for
 
 
 class _Content(msgspec.Struct, frozen=True, array_like=True):
@@ -63,8 +65,8 @@ _decode_failure: Final = msgspec.msgpack.Decoder(Failure).decode
 _context: Final = threading.local()  # a compressor is costly to make and must not be shared by threads
 
 
-def pack_content(letter: DeadLetter) -> bytes:
-    """Message and origin as bytes."""
+def pack_content(letter: DeadLetter, *, max_ratio: int | None = None) -> bytes:
+    """Message and origin as bytes; what compresses better than `max_ratio` is not compressed."""
     try:
         # The bytes of a `_Content`, which is an array like this tuple, without making one.
         content = _encode(
@@ -83,14 +85,20 @@ def pack_content(letter: DeadLetter) -> bytes:
         raise LetterInvalidError(
             f"letter {letter.id} has {len(content)} bytes; at most {LARGEST} can be stored"
         )
-    return _compress(content)
+    return _compress(content, max_ratio)
 
 
-def unpack_content(data: bytes) -> dict[str, Any]:
-    """The fields of a `DeadLetter` that `pack_content` packed."""
+def size_of(letter: DeadLetter) -> int:
+    """How many bytes the cold part of a letter has before it is compressed."""
+    content = (letter.key, letter.message, letter.origin, letter.system_state, letter.derived_from)
+    return len(_encode(content)) + len(_encode(letter.failure))
+
+
+def unpack_content(data: bytes, budget: ExpansionBudget | None = None) -> dict[str, Any]:
+    """The fields of a `DeadLetter` that `pack_content` packed; the budget limits bytes of others."""
     try:
-        return msgspec.structs.asdict(_decode_content(_expand(data)))
-    except (msgspec.MsgspecError, ValueError) as error:
+        return msgspec.structs.asdict(_decode_content(_expand(data, budget)))
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise FormatError(f"a stored letter cannot be read: {error}") from error
 
 
@@ -102,24 +110,24 @@ def unpack_consumer_group(data: bytes) -> str | None:
         return None
 
 
-def pack_failure(failure: Failure) -> bytes:
+def pack_failure(failure: Failure, *, max_ratio: int | None = None) -> bytes:
     """A failure as bytes. Text that is not valid Unicode is kept as well as it can be: it is only text."""
     try:
-        return _compress(_encode(failure))
+        return _compress(_encode(failure), max_ratio)
     except UnicodeEncodeError:
         valid = {
             name: value.encode("utf-8", "replace").decode()
             for name, value in msgspec.structs.asdict(failure).items()
             if type(value) is str
         }
-        return _compress(_encode(msgspec.structs.replace(failure, **valid)))
+        return _compress(_encode(msgspec.structs.replace(failure, **valid)), max_ratio)
 
 
-def unpack_failure(data: bytes) -> Failure:
-    """The failure that `pack_failure` packed."""
+def unpack_failure(data: bytes, budget: ExpansionBudget | None = None) -> Failure:
+    """The failure that `pack_failure` packed; the budget limits bytes of others."""
     try:
-        return _decode_failure(_expand(data))
-    except (msgspec.MsgspecError, ValueError) as error:
+        return _decode_failure(_expand(data, budget))
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise FormatError(f"a stored failure cannot be read: {error}") from error
 
 
@@ -131,24 +139,40 @@ def check_sum(data: bytes) -> None:
         raise FormatError("a stored letter has changed since it was written; restore it from a backup")
 
 
-def _compress(data: bytes) -> bytes:
+def _compress(data: bytes, max_ratio: int | None = None) -> bytes:
     if len(data) >= _WORTH_COMPRESSING:
         try:
             compressor = _context.compressor
         except AttributeError:
             compressor = _context.compressor = zstandard.ZstdCompressor(level=_LEVEL)
         smaller: bytes = compressor.compress(data)
-        if len(smaller) < len(data):
+        if len(smaller) < len(data) and (max_ratio is None or len(data) <= max_ratio * len(smaller)):
             return b"".join((_ZSTD, crc32(smaller).to_bytes(4), smaller))
     return b"".join((_PLAIN, crc32(data).to_bytes(4), data))
 
 
-def _expand(data: bytes) -> bytes:
+def _expand(data: bytes, budget: ExpansionBudget | None = None) -> bytes:
     packed = data[_START:]
     if data[:1] == _PLAIN and data[1:_START] == crc32(packed).to_bytes(4):
+        if budget is not None:
+            budget.spend(len(packed), len(packed))
         return packed
     check_sum(data)
     try:
+        if budget is not None:
+            return _expand_limited(packed, budget)
         return zstandard.ZstdDecompressor().decompress(packed, max_output_size=LARGEST)
     except zstandard.ZstdError as error:
         raise FormatError(f"a stored letter cannot be expanded: {error}") from error
+
+
+def _expand_limited(packed: bytes, budget: ExpansionBudget) -> bytes:
+    """The same within the budget: no more is expanded than may be, whatever the data announces."""
+    announced = zstandard.frame_content_size(packed)
+    if announced >= 0:  # refused before memory is taken for it
+        budget.spend(len(packed), announced)
+        return zstandard.ZstdDecompressor().decompress(packed)
+    with zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).stream_reader(packed) as stream:
+        expanded = stream.read(budget.most(len(packed)) + 1)
+    budget.spend(len(packed), len(expanded))
+    return expanded

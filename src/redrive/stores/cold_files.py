@@ -25,7 +25,11 @@ import zstandard
 
 from redrive.errors import FormatError, LetterInvalidError, StoreError, StoreFullError, StoreReadOnlyError
 from redrive.letters import DeadLetter
+from redrive.private_files import make_private_directory
+from redrive.settings import LimitSettings
+from redrive.stores.cold import size_of
 from redrive.stores.cold_lines import from_json, to_json
+from redrive.stores.expansion import too_high_ratio, too_large_letter
 
 FORMAT: Final = "redrive-letters"
 VERSION: Final = 2  # 1 had `transport` instead of `broker`; it is still read
@@ -34,6 +38,9 @@ _NAME: Final = re.compile(r"letters-(\d{4}-\d{2}-\d{2})-(\d{3,})\.jsonl\.zst")
 _TEMPORARY: Final = ".letters-"
 _PIECE: Final = 1024  # small, because a piece in which the damage begins gives nothing
 _LEVEL: Final = 9
+_MAX_WINDOW_BYTES: Final = 2**27  # memory that a file may ask for to be expanded
+_FREE_LINE_BYTES: Final = 2**20  # a line of this length may have any ratio: letters repeat themselves
+_MAX_JSON_GROWTH: Final = 2  # how many times its size a letter may have as JSON
 # {"sum":"0123456789abcdef","letter":{…}}
 _LINE: Final = re.compile(rb'\{"sum":"([0-9a-f]{16})","(file|letter|end)":(\{.*\})\}', re.DOTALL)
 
@@ -82,7 +89,7 @@ def write_lines(directory: Path, lines: Sequence[bytes], *, day: date) -> Path:
     if not lines:
         raise StoreError("a cold file without a letter is not written")
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directory(directory)
         handle, name = tempfile.mkstemp(".tmp", f"{_TEMPORARY}{day.isoformat()}-", directory)
         temporary = Path(name)
         try:
@@ -163,13 +170,16 @@ def _translated(error: OSError, place: Path) -> StoreError:
 # --- reading ---------------------------------------------------------------------------------------------
 
 
-def read(path: Path) -> Iterator[DeadLetter]:
-    """The letters of a file. At damage a `FormatError` says so, after every letter before it was given."""
+def read(path: Path, limits: LimitSettings | None = None) -> Iterator[DeadLetter]:
+    """The letters of a file. At damage a `FormatError` says so, after every letter before it was given.
+
+    `limits` are for files of others: what is beyond one of them is refused before it is expanded.
+    """
     whole = blake2b(digest_size=8)
     count = 0
     ended = opened = False
     version = VERSION
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in enumerate(_lines(path, limits), 1):
         if ended:
             raise FormatError(f"{path.name}: something follows the end of the file")
         kind, content = _opened(path, number, line)
@@ -183,6 +193,12 @@ def read(path: Path) -> Iterator[DeadLetter]:
                 letter = from_json(content, version=version)
             except (ValueError, TypeError, RecursionError, FormatError) as error:
                 raise FormatError(f"{path.name}, line {number}: not a letter: {error}") from error
+            if (
+                limits is not None
+                and len(line) > limits.letter_bytes // 8
+                and size_of(letter) > limits.letter_bytes
+            ):
+                raise FormatError(f"{path.name}, line {number}: {too_large_letter(limits)}")
             whole.update(line)
             count += 1
             yield letter
@@ -228,31 +244,70 @@ def _decoded(path: Path, content: bytes, kind: type[Any]) -> Any:
         raise FormatError(f"{path.name}: {error}") from error
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def _lines(path: Path, limits: LimitSettings | None) -> Iterator[bytes]:
     """The lines of a file as far as it can be expanded; the last may be without its end."""
+    meter = _Meter(path.name, limits)
     pieces: list[bytes] = []
-    length = 0
-    for data in _expanded(path):
-        *ends, rest = data.split(b"\n")
-        for end in ends:
-            yield b"".join((*pieces, end, b"\n"))
-            pieces, length = [], 0
-        pieces.append(rest)
-        length += len(rest)
-        if length > LONGEST_LINE:
-            raise FormatError(f"{path.name} has a line of more than {LONGEST_LINE} bytes")
-    if length:
+    for packed, data in _expanded(path):
+        meter.read(packed)
+        start = 0
+        while (end := data.find(b"\n", start) + 1) > 0:
+            meter.expanded(end - start)
+            yield b"".join((*pieces, data[start:end]))
+            pieces = []
+            meter.begin_line(packed)
+            start = end
+        if start < len(data):
+            meter.expanded(len(data) - start)
+            pieces.append(data[start:])
+    if pieces:
         yield b"".join(pieces)
 
 
-def _expanded(path: Path) -> Iterator[bytes]:
+class _Meter:
+    """How much of a file was read and what it has expanded to, and whether that is within the limits."""
+
+    def __init__(self, name: str, limits: LimitSettings | None) -> None:
+        self._name = name
+        self._limits = limits
+        self._file_read = self._file_expanded = 0
+        self._line_read = self._line_expanded = 0
+
+    def read(self, count: int) -> None:
+        """So many bytes of the file have been read."""
+        self._file_read += count
+        self._line_read += count
+
+    def expanded(self, count: int) -> None:
+        """So many bytes more belong to the current line."""
+        self._file_expanded += count
+        self._line_expanded += count
+        limits = self._limits
+        if limits is None:
+            if self._line_expanded > LONGEST_LINE:
+                raise FormatError(f"{self._name} has a line of more than {LONGEST_LINE} bytes")
+            return
+        if self._line_expanded > max(_FREE_LINE_BYTES, limits.compression_ratio * self._line_read) or (
+            self._file_expanded > max(limits.letter_bytes, limits.compression_ratio * self._file_read)
+        ):
+            raise FormatError(f"{self._name}: {too_high_ratio(limits)}")
+        if self._line_expanded > _MAX_JSON_GROWTH * limits.letter_bytes:
+            raise FormatError(f"{self._name}: {too_large_letter(limits)}")
+
+    def begin_line(self, read: int) -> None:
+        """A line has ended; so many bytes of the file, at most, belong to what is there of the next one."""
+        self._line_read, self._line_expanded = read, 0
+
+
+def _expanded(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Pieces of the file: how many bytes each has, and what it expands to, which is 32 MB at the most."""
     try:
         with path.open("rb", buffering=1 << 16) as file:
-            stream = zstandard.ZstdDecompressor().decompressobj()
+            stream = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).decompressobj()
             while piece := file.read(_PIECE):
                 if stream.eof:
                     raise FormatError(f"{path.name}: something follows the end of the file")
-                yield stream.decompress(piece)
+                yield len(piece), stream.decompress(piece)
             if stream.unused_data:
                 raise FormatError(f"{path.name}: something follows the end of the file")
             if not stream.eof:

@@ -2,6 +2,7 @@
 
 `RemoteStore` keeps the contract of `stores.base` by asking the server for each verb over HTTP (`wire` has the form).
 What every store refuses is refused here (`door`), before anything is sent; other errors come back as what they were.
+The server's key is found and verified on opening (`server_key`).
 
 One promise is weaker than the contract's: when the connection breaks in the middle, the verb raises and may have
 happened nevertheless (S31). Whoever asks again is safe by ids, fences, first outcomes and versions, as after a crash.
@@ -15,13 +16,16 @@ import threading
 from collections.abc import Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
-from redrive.errors import SettingsError, StoreClosedError, StoreError
+import msgspec
+
+from redrive.errors import SettingsError, StoreAccessError, StoreClosedError, StoreError
 from redrive.letters import DeadLetter, Hold, LetterHead
 from redrive.settings import hide_secrets
-from redrive.stores import wire
+from redrive.stores import server_key, wire
 from redrive.stores.base import JournalLine, LogSize, Page, Rescued, Trimmed
 from redrive.stores.changes import Change, Settlement
 from redrive.stores.checks import check_letter
@@ -39,8 +43,9 @@ _DEFAULT_PORT: Final = 8642
 class RemoteStore(Door):
     """The store of a `redrive serve`. Make one with `RemoteStore.open`."""
 
-    def __init__(self, url: str, *, patience: timedelta = _PATIENCE) -> None:
+    def __init__(self, url: str, key: str | None = None, *, patience: timedelta = _PATIENCE) -> None:
         self.url = url
+        self._key = key  # None until `open` has found it
         self._host, self._port = _place(url)
         self._patience = patience
         self._threads = ThreadPoolExecutor(_THREADS, "redrive-remote-store")
@@ -50,10 +55,14 @@ class RemoteStore(Door):
         self._under_way: set[asyncio.Future[bytes]] = set()
 
     @classmethod
-    async def open(cls, url: str) -> Self:
-        """The store at this URL; a `StoreError` if nobody answers there."""
-        store = cls(url)
+    async def open(cls, url: str, key: str | None = None) -> Self:
+        """The store at this URL; a `StoreError` if nobody answers there, or if its key cannot be found.
+
+        `key` is the server's; without it, the key is read from the file that the server names.
+        """
+        store = cls(url, None if key is None else server_key.check_key(key))
         try:
+            await asyncio.get_running_loop().run_in_executor(store._threads, store._authenticate)
             await store.operations(limit=1)
         except BaseException:
             await store.close()
@@ -196,15 +205,56 @@ class RemoteStore(Door):
         return wire.read(verb, await asyncio.shield(asking))
 
     def _exchange(self, verb: str, question: bytes) -> bytes:
-        """In a thread: one question, one answer, on the thread's own connection."""
+        """In a thread: one question, one answer."""
+        headers = {"Content-Type": wire.CONTENT_TYPE, "Accept": wire.CONTENT_TYPE}
+        if self._key is not None:
+            headers["Authorization"] = f"Bearer {self._key}"
+        status, answer = self._request("POST", f"/store/{verb}", question, headers)
+        if status != http.HTTPStatus.OK:
+            raise wire.error_in(answer)
+        return answer
+
+    def _authenticate(self) -> None:
+        """In a thread: find the key, and let the server prove that it is its own before it is sent."""
+        nonce = server_key.new_nonce()
+        status, answer = self._request("GET", f"/store/proof?nonce={nonce}", None, {})
+        try:
+            told = msgspec.json.decode(answer, type=wire.KeyProof)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            told = None
+        if status != http.HTTPStatus.OK or told is None:
+            raise StoreError(
+                f"the server at {self.url} does not prove its key (status {status}); is it a redrive serve of the same "
+                "version?"
+            )
+        if self._key is not None:
+            if not server_key.is_proof(self._key, nonce, told.proof):
+                raise StoreAccessError(
+                    f"the key in server.key (REDRIVE_SERVER_KEY) is not that of the server at {self.url}; correct it, "
+                    "or unset it to use the server's key file"
+                )
+            return
+        file = Path(told.file) if told.file else None
+        key = server_key.read_key(file) if file is not None and file.name == server_key.FILE_NAME else None
+        if key is None:
+            raise StoreAccessError(
+                f"the store at {self.url} needs the key of its server"
+                + (f", and this account cannot read {file}" if file is not None else "")
+                + "; run as the account of the server, or set REDRIVE_SERVER_KEY to the key"
+            )
+        if not server_key.is_proof(key, nonce, told.proof):
+            raise StoreAccessError(
+                f"the server at {self.url} does not know the key in {file}: another program answers there"
+            )
+        self._key = key
+
+    def _request(
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str]
+    ) -> tuple[int, bytes]:
+        """One request and its answer, on the thread's own connection."""
         connection = self._connection()
         try:
-            connection.request(
-                "POST",
-                f"/store/{verb}",
-                question,
-                {"Content-Type": wire.CONTENT_TYPE, "Accept": wire.CONTENT_TYPE},
-            )
+            connection.request(method, path, body, headers)
             response = connection.getresponse()
             answer = response.read()
         except (OSError, http.client.HTTPException) as error:
@@ -213,9 +263,7 @@ class RemoteStore(Door):
             raise StoreError(
                 f"the store at {self.url} does not answer: {why}; does redrive serve run there?"
             ) from error
-        if response.status != http.HTTPStatus.OK:
-            raise wire.error_in(answer)
-        return answer
+        return response.status, answer
 
     def _connection(self) -> http.client.HTTPConnection:
         connection: http.client.HTTPConnection | None = getattr(self._own, "connection", None)

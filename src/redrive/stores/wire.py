@@ -17,6 +17,7 @@ import msgspec
 from redrive import errors
 from redrive.errors import FormatError, RedriveError, StoreError
 from redrive.letters import Attempt, DeadLetter, Failure, Hold, LetterHead, Note
+from redrive.settings import LimitSettings
 from redrive.stores.base import JournalLine, LogSize, Page, Rescued, Store, Trimmed
 from redrive.stores.changes import (
     Annotate,
@@ -38,13 +39,15 @@ from redrive.stores.changes import (
     Tag,
 )
 from redrive.stores.cold import pack_content, pack_failure, unpack_content, unpack_failure
+from redrive.stores.expansion import ExpansionBudget
 from redrive.stores.gates import Gate
 from redrive.stores.memos import Memo
 from redrive.stores.operations import Group, Item, Operation, OperationState
 from redrive.stores.query import Condition, Op, Query, Sort
 
 CONTENT_TYPE: Final = "application/msgpack"
-LARGEST: Final = 2_000_000_000  # bytes of one question: some of the largest letters
+_MAX_SENT_RATIO: Final = 100  # what compresses better is sent as it is: a server limits the ratio
+_DEFAULT_LIMITS: Final = LimitSettings()
 
 
 # --- values that need help --------------------------------------------------------------------------------
@@ -125,14 +128,18 @@ _pack: Final = msgspec.msgpack.encode
 
 def _letter_out(letter: DeadLetter) -> _Letter:
     head = LetterHead(**{name: getattr(letter, name) for name in _HEAD})
-    return _Letter(head, pack_content(letter), pack_failure(letter.failure), letter.attempts, letter.notes)
+    content = pack_content(letter, max_ratio=_MAX_SENT_RATIO)
+    failure = pack_failure(letter.failure, max_ratio=_MAX_SENT_RATIO)
+    return _Letter(head, content, failure, letter.attempts, letter.notes)
 
 
-def _letter_in(letter: _Letter) -> DeadLetter:
+def _letter_in(letter: _Letter, budget: ExpansionBudget | None = None) -> DeadLetter:
+    if budget is not None:
+        budget.begin_letter()
     return DeadLetter(
         **msgspec.structs.asdict(letter.head),
-        **unpack_content(letter.content),
-        failure=unpack_failure(letter.failure),
+        **unpack_content(letter.content, budget),
+        failure=unpack_failure(letter.failure, budget),
         attempts=letter.attempts,
         notes=letter.notes,
     )
@@ -189,7 +196,6 @@ _OUT: Final[Mapping[str, Callable[[Any], Any]]] = {
     "letter_id": _text_out,
 }
 _IN: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "letters": lambda letters: [_letter_in(letter) for letter in letters],
     "settlements": lambda settlements: [
         Settlement(one.hold, _named_in(one.outcome, _OUTCOMES)) for one in settlements
     ],
@@ -296,12 +302,15 @@ def ask(verb: str, arguments: Mapping[str, Any]) -> bytes:
         raise StoreError(f"'{verb}' cannot be asked for: {error}") from error
 
 
-async def answer(store: Store, verb: str, question: bytes) -> bytes:
-    """What this store answers."""
+async def answer(store: Store, verb: str, question: bytes, limits: LimitSettings = _DEFAULT_LIMITS) -> bytes:
+    """What this store answers. A question that expands to more than the limits allow is a `FormatError`."""
     try:
         asked = msgspec.msgpack.decode(question, type=VERBS[verb].arguments)
         arguments = {name: getattr(asked, name) for name in asked.__struct_fields__}
         arguments = {name: _IN[name](value) if name in _IN else value for name, value in arguments.items()}
+        if verb == "add":
+            budget = ExpansionBudget(limits)
+            arguments["letters"] = [_letter_in(letter, budget) for letter in arguments["letters"]]
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise FormatError(f"the question for '{verb}' cannot be read: {error}") from error
     found = await getattr(store, verb)(**arguments)
@@ -326,6 +335,13 @@ def _is_many(value: object) -> bool:
 
 
 # --- errors -----------------------------------------------------------------------------------------------
+
+
+class KeyProof(msgspec.Struct, frozen=True):
+    """How a server proves that it knows its key, and where the key is."""
+
+    proof: str
+    file: str | None
 
 
 class _Error(msgspec.Struct, frozen=True):

@@ -3,37 +3,42 @@
 import asyncio
 import http.client
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from starlette.responses import Response
 
 from redrive.errors import (
     LetterNotFoundError,
     QueryError,
     ServiceError,
     SettingsError,
+    StoreAccessError,
     StoreClosedError,
     StoreError,
 )
 from redrive.listening import Listening
 from redrive.serve.condition import Condition
 from redrive.serve.figures import Figures
-from redrive.serve.web import check_loopback, start_web
+from redrive.serve.web import check_loopback, listen, start_web
 from redrive.settings import StoreSettings
-from redrive.stores import open_store
+from redrive.stores import open_store, wire
 from redrive.stores.memory import MemoryStore
 from redrive.stores.query import Condition as Where, Op, Query
 from redrive.stores.remote import RemoteStore
+from redrive.stores.server_key import StoreAccess, open_access, proof_of
 from redrive.testing.factories import a_letter
 from tests.unit.serve.test_crew import Place
 
 
 class Served:
-    def __init__(self, place: Place, web: Listening) -> None:
+    def __init__(self, place: Place, web: Listening, access: StoreAccess) -> None:
         self.place = place
         self.web = web
+        self.access = access
 
     async def ask(
         self, method: str, path: str, body: bytes | None = None, **headers: str
@@ -56,10 +61,11 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
     place = Place(tmp_path)
     await place.open()
     condition = Condition(place.store, place.transport, lambda: (), place.clock)
+    access = open_access(tmp_path, None)
     web = await start_web(
-        place.store, condition, Figures(place.store, place.crew, place.clock), "127.0.0.1", 0
+        place.store, condition, Figures(place.store, place.crew, place.clock), "127.0.0.1", 0, access
     )
-    served = Served(place, web)
+    served = Served(place, web, access)
     yield served
     await served.web.close()
 
@@ -101,6 +107,7 @@ async def test_names_of_this_machine_will_do(served: Served, name: str) -> None:
 
 
 async def test_questions_that_are_none_are_refused_with_the_reason(served: Served) -> None:
+    authorization = f"Bearer {served.access.key}"
     for path, body, headers, status, words in (
         ("/store/load", b"\xc1", OURS, 400, "cannot be read"),
         ("/store/load", msgspec.msgpack.encode({"ids": 3}), OURS, 400, "cannot be read"),
@@ -111,7 +118,7 @@ async def test_questions_that_are_none_are_refused_with_the_reason(served: Serve
         ("/store/damage", b"\x80", {"Content_Type": "application/json"}, 400, "content type"),
         ("/store/load", msgspec.msgpack.encode({"ids": ["x"]}), OURS, 404, "no letter has the id"),
     ):
-        found, answer = await served.ask("POST", path, body, **headers)
+        found, answer = await served.ask("POST", path, body, Authorization=authorization, **headers)
         assert found == status, path
         assert words in msgspec.msgpack.decode(answer)["text"]
     for headers in ({}, {"Content_Type": "text/plain"}):
@@ -137,7 +144,100 @@ async def test_a_port_that_is_taken_is_told(served: Served) -> None:
             Figures(place.store, place.crew, place.clock),
             "127.0.0.1",
             served.web.port,
+            served.access,
         )
+
+
+# --- the key of the store ----------------------------------------------------------------------------------
+
+
+EVERY_VERB = sorted(wire.VERBS)
+
+
+@pytest.mark.parametrize("verb", EVERY_VERB)
+async def test_store_verb_without_the_key_is_refused(served: Served, verb: str) -> None:
+    for authorization in ({}, {"Authorization": "Bearer "}, {"Authorization": f"Basic {served.access.key}"}):
+        status, answer = await served.ask("POST", f"/store/{verb}", b"\x80", **OURS, **authorization)
+        assert status == 401
+        told = msgspec.msgpack.decode(answer)
+        assert told["kind"] == "StoreAccessError"
+        assert str(served.access.file) in told["text"]
+        assert "REDRIVE_SERVER_KEY" in told["text"]
+        assert served.access.key not in told["text"]
+
+
+@pytest.mark.parametrize(
+    "change", [str.upper, str.lower, lambda key: key[:-1], lambda key: key + "x", lambda _: "ü"]
+)
+async def test_store_with_another_key_is_refused(served: Served, change: Callable[[str], str]) -> None:
+    key = change(served.access.key)
+    if not key.isascii():
+        key = key.encode().decode("latin-1")
+    status, _ = await served.ask("POST", "/store/count", b"\x80", Authorization=f"Bearer {key}", **OURS)
+    assert status == 401
+
+
+async def test_remote_store_finds_the_key_in_the_server_s_directory(served: Served) -> None:
+    store = await RemoteStore.open(served.web.url)
+    assert await store.count() == 0
+    await store.close()
+
+
+async def test_remote_store_uses_the_key_of_the_settings_when_it_cannot_read_the_file(served: Served) -> None:
+    assert served.access.file is not None
+    served.access.file.unlink()
+    with pytest.raises(StoreAccessError, match=r"this account cannot read .*server\.key; run as the account"):
+        await RemoteStore.open(served.web.url)
+    store = await open_store(StoreSettings(url=served.web.url), server_key=served.access.key)
+    assert await store.count() == 0
+    await store.close()
+    with pytest.raises(StoreAccessError, match=r"REDRIVE_SERVER_KEY.* is not that of the server"):
+        await RemoteStore.open(served.web.url, "another-key-of-somebody")
+
+
+async def test_remote_store_does_not_send_the_key_to_a_server_that_cannot_prove_it(served: Served) -> None:
+    assert served.access.file is not None
+    seen: list[str] = []
+
+    async def impostor(scope: Any, _receive: Any, send: Any) -> None:
+        seen.extend(value.decode() for name, value in scope["headers"] if name == b"authorization")
+        proof = wire.KeyProof(proof_of("a guess", "nonce"), str(served.access.file))
+        await Response(msgspec.json.encode(proof))(scope, _receive, send)
+
+    web = await listen(impostor, "127.0.0.1", 0)
+    with pytest.raises(StoreAccessError, match="another program answers there"):
+        await RemoteStore.open(web.url)
+    with pytest.raises(StoreAccessError, match="is not that of the server"):
+        await RemoteStore.open(web.url, served.access.key)
+    await web.close()
+    assert seen == []
+
+
+async def test_remote_store_reads_no_other_file_than_a_key_file(served: Served, tmp_path: Path) -> None:
+    secret = tmp_path / "id_ed25519"
+    secret.write_text("x" * 40)
+
+    async def impostor(scope: Any, receive: Any, send: Any) -> None:
+        nonce = scope["query_string"].decode().removeprefix("nonce=")
+        proof = wire.KeyProof(proof_of("x" * 40, nonce), str(secret))
+        await Response(msgspec.json.encode(proof))(scope, receive, send)
+
+    web = await listen(impostor, "127.0.0.1", 0)
+    with pytest.raises(StoreAccessError, match="needs the key of its server"):
+        await RemoteStore.open(web.url)
+    await web.close()
+
+
+async def test_remote_store_names_a_server_that_proves_nothing(served: Served) -> None:
+    web = await listen(Response("hello"), "127.0.0.1", 0)
+    with pytest.raises(StoreError, match="does not prove its key"):
+        await RemoteStore.open(web.url)
+    await web.close()
+
+
+@pytest.mark.parametrize("nonce", ["", "short", "x" * 129])
+async def test_proof_needs_a_nonce_of_some_length(served: Served, nonce: str) -> None:
+    assert (await served.ask("GET", f"/store/proof?nonce={nonce}"))[0] == 400
 
 
 # --- the store from another process ------------------------------------------------------------------------
@@ -184,6 +284,7 @@ async def test_a_server_that_is_gone_is_told_in_one_line_and_found_when_it_is_ba
         Figures(place.store, place.crew, place.clock),
         "127.0.0.1",
         served.web.port,
+        served.access,
     )
     assert await store.count() == 0
     await store.close()

@@ -9,7 +9,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
@@ -23,6 +23,7 @@ from redrive.errors import (
     StoreReadOnlyError,
     StoreVersionError,
 )
+from redrive.private_files import create_private_file
 from redrive.stores.sqlite.migrate import migrate, version_of
 
 APPLICATION_ID: Final = 0x52445256  # "RDRV" in the file's header
@@ -65,8 +66,11 @@ def connect(path: Path, *, busy_timeout: timedelta, create: bool = False) -> sql
 
 def prepare(path: Path, *, busy_timeout: timedelta, check_for: timedelta | None, create: bool = True) -> None:
     """Make the file a store of this version, or say why it cannot be one."""
-    if not _is_there(path) and not create:
-        raise StoreError(f"{path} does not exist; check store.url, or let redrive create it by using it")
+    if not _is_there(path):
+        if not create:
+            raise StoreError(f"{path} does not exist; check store.url, or let redrive create it by using it")
+        with suppress(OSError):  # connecting fails for the same reason, and reports it
+            create_private_file(path)  # SQLite gives its -wal and -shm files the same mode
     connection = connect(path, busy_timeout=busy_timeout, create=True)
     try:
         with translated(path):

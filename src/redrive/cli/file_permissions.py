@@ -1,0 +1,63 @@
+"""Which files of redrive on this machine can other users read?
+
+The files that the settings name: the SQLite store with its write-ahead log, the lock and the key of the server, the
+journal of the embedded broker and the archive of old letters. Redrive creates them for their owner alone; files of
+earlier versions, restored backups and copies may be open.
+"""
+
+import shlex
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from redrive.private_files import open_to_others
+from redrive.settings import Settings
+from redrive.stores.server_key import FILE_NAME as KEY_FILE
+from redrive.transports.finding import Finding
+
+RULE: Final = "open-files"
+
+
+def permission_findings(settings: Settings) -> list[Finding]:
+    """One warning for each set of files that is open to other users, with the command that closes it."""
+    data = Path(settings.serve.data)
+    findings = [*_about(_store_files(settings, data), "chmod 600", recursive=False)]
+    directories = [data / "broker"]
+    if settings.retention.directory is not None:
+        directories.append(Path(settings.retention.directory))
+    for directory in directories:
+        findings += _about([directory, *_inside(directory)], "chmod -R go=", recursive=True)
+    return findings
+
+
+def _store_files(settings: Settings, data: Path) -> Iterator[Path]:
+    scheme, _, name = settings.store.url.partition(":")
+    if scheme == "sqlite" and name:
+        # A server without a store of its own keeps it in its data directory.
+        for file in dict.fromkeys((Path(name), data / name)):
+            yield from (file.with_name(f"{file.name}{suffix}") for suffix in ("", "-wal", "-shm", ".serve"))
+    yield data / KEY_FILE
+
+
+def _inside(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir())
+    except OSError:
+        return []
+
+
+def _about(paths: Iterable[Path], command: str, *, recursive: bool) -> Iterator[Finding]:
+    found = list(open_to_others(paths))
+    if not found:
+        return
+    first, mode = found[0]
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    targets = [first if first.is_dir() else first.parent] if recursive else [path for path, _ in found]
+    yield Finding(
+        rule=RULE,
+        severity="warning",
+        subject=str(first),
+        text=f"other users of this machine have access to {first} (mode {mode:04o}){more}",
+        loss="nothing, but messages, and the key of the server, can be read by others",
+        mend=f"{command} {' '.join(shlex.quote(str(path)) for path in targets)}",
+    )
