@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import stat
 import textwrap
 import time
 import urllib.error
@@ -371,8 +372,39 @@ def test_a_page_in_a_browser_cannot_use_the_store(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         damage = f"{server.http}/store/damage"
         form = {"Content-Type": "text/plain"}
-        ours = {"Content-Type": "application/msgpack"}
+        (key_file,) = tmp_path.rglob("server.key")
+        key = {"Authorization": f"Bearer {key_file.read_text().strip()}"}
+        form |= key
+        ours = {"Content-Type": "application/msgpack", **key}
         assert _status(urllib.request.Request(damage, b"\x80", form)) == 400
         assert _status(urllib.request.Request(damage, b"\x80", {**ours, "Host": "evil.example"})) == 403
         assert _status(urllib.request.Request(damage, b"\x80", ours)) == 200
         assert _status(urllib.request.Request(f"{server.http}/store/close", b"\x80", ours)) == 400
+
+
+def test_what_a_server_creates_is_private_and_its_store_needs_the_key(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        with serving(tmp_path) as server:
+            modes = {
+                path: stat.S_IMODE(path.stat().st_mode)
+                for path in (tmp_path / "data").rglob("*")
+                if path.exists()
+            }
+            others = {path.name: oct(mode) for path, mode in modes.items() if mode & 0o077}
+            assert {"redrive.db", "redrive.db-wal", "server.key", "broker"} <= {path.name for path in modes}
+            assert others == {}
+            count = f"{server.http}/store/count"
+            ours = {"Content-Type": "application/msgpack"}
+            assert _status(urllib.request.Request(count, b"\x80", ours)) == 401
+            listed = redrive(tmp_path, "list", "--server", server.http)
+            assert (listed.returncode, listed.stdout) == (0, "no letters match\n")
+            (tmp_path / "data" / "server.key").rename(tmp_path / "moved")
+            refused = redrive(tmp_path, "list", "--server", server.http)
+            assert refused.returncode == 3
+            assert "run as the account of the server, or set REDRIVE_SERVER_KEY" in refused.stderr
+            key = (tmp_path / "moved").read_text().strip()
+            again = redrive(tmp_path, "list", "--server", server.http, REDRIVE_SERVER_KEY=key)
+            assert again.stdout == listed.stdout
+    finally:
+        os.umask(before)

@@ -25,6 +25,7 @@ from urllib.parse import quote, urlsplit
 
 ROOT = Path(__file__).resolve().parents[2]
 LOGIN = base64.b64encode(b"guest:guest").decode()
+KEY = "the-key-of-the-fuzzed-server"
 TIMEOUT_S = 10.0
 CHECK_EVERY = 100  # inputs
 METHODS = ("GET", "PUT", "POST", "DELETE", "HEAD", "PATCH", "OPTIONS", "TRACE", "get", "X")
@@ -69,6 +70,7 @@ SERVER: tuple[tuple[str, str, Any], ...] = (
     ("POST", "/store/page", b"\x83\xa5query\xc0\xa5limit\x0a\xa6cursor\xc0"),
     ("POST", "/store/load", b"\x81\xa3ids\x91\xa1x"),
     ("POST", "/store/tally", b"\x80"),
+    ("GET", "/store/proof?nonce=0123456789abcdef", None),
 )
 
 
@@ -95,7 +97,7 @@ def a_request(base: tuple[str, str, Any], host: str, chance: random.Random) -> R
     length = len(content) if chance.random() < 0.95 else chance.choice((0, 1, len(content) + 5, -1, 2**63))
     headers = {
         "Host": host,
-        "Authorization": f"Basic {LOGIN}",
+        "Authorization": f"Bearer {KEY}" if base[1].startswith("/store") else f"Basic {LOGIN}",
         "Content-Type": kind,
         "Content-Length": str(length),
         "Connection": "close",
@@ -204,7 +206,9 @@ def main() -> None:
     options = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="redrive-fuzz-") as folder, tempfile.TemporaryFile("w+") as log:
-        (Path(folder) / "redrive.toml").write_text("[serve]\nbroker_port = 0\nmanagement_port = 0\n", "utf-8")
+        (Path(folder) / "redrive.toml").write_text(
+            f'[serve]\nbroker_port = 0\nmanagement_port = 0\n[server]\nkey = "{KEY}"\n', "utf-8"
+        )
         process = subprocess.Popen(
             [sys.executable, "-m", "redrive", "serve", "--data", "data", "--port", "0"],
             cwd=folder,
