@@ -241,6 +241,19 @@ def test_whoever_dawdles_over_the_handshake_is_shown_the_door(start: Callable[..
     other.close()
 
 
+def test_client_that_does_not_finish_the_tls_handshake_is_closed(
+    certificates: Path, start: Callable[..., Broker]
+) -> None:
+    broker = start(
+        "--handshake-timeout", "300ms", "--tls-port", "0", "--tls-certificate", str(certificates / "server.pem"),
+        "--tls-key", str(certificates / "server.key"),
+    )  # fmt: skip
+    with socket.create_connection(("127.0.0.1", broker.tls_port)) as half:
+        half.sendall(b"\x16\x03\x01")
+        with contextlib.suppress(ConnectionResetError):
+            assert closed_within(half, 30) == b""
+
+
 def test_one_connection_too_many_is_refused(start: Callable[..., Broker]) -> None:
     broker = start("--max-connections", "2")
     first, second = Client(broker.port), Client(broker.port)

@@ -185,7 +185,7 @@ def _version(value: Any) -> str | None:
 
 def _queue_type(value: Any) -> str | None:
     # RabbitMQ 4 takes the two spellings of nothing for its default.
-    known = value in {"classic", "quorum", "", "undefined"}
+    known = value in ("classic", "quorum", "", "undefined")  # a value of any type, also one without a hash
     return _of_type("longstr")(value) or (
         None if known else erlang_string(f"unsupported queue type '{shown(value)}'")
     )

@@ -356,7 +356,7 @@ def _definition_problem(name: str, definition: Any, settings: Collection[str]) -
 def _delay_problem(definition: Mapping[str, Any]) -> str | None:
     """What is wrong with delays that are each valid, together."""
     kind, low, high = (definition.get(f"delayed-retry-{part}") for part in ("type", "min", "max"))
-    if kind not in {None, "disabled"} and low is None:
+    if kind not in (None, "disabled") and low is None:
         return f"delayed-retry-min is required when delayed-retry-type is {kind}"
     if low is not None and high is not None and high < low:
         return f"delayed-retry-max ({high}) must not be smaller than delayed-retry-min ({low})"

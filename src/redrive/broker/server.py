@@ -90,7 +90,14 @@ class Server:
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listen there; gives the port, which may have been 0."""
-        server = await self._loop.create_server(lambda: Connection(self), host, port, ssl=tls, backlog=1024)
+        server = await self._loop.create_server(
+            lambda: Connection(self),
+            host,
+            port,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else self.options.handshake_timeout.total_seconds(),
+            backlog=1024,
+        )
         self._servers.append(server)
         if self._release_timer is None:
             self._release_timer = self._loop.call_later(_RELEASE_INTERVAL, self._release_memory)

@@ -10,7 +10,7 @@ It does not know what carries the bytes.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
@@ -218,14 +218,16 @@ class Verb(msgspec.Struct, frozen=True):
 
 
 def _verb(name: str, answer: Any, defaults: Mapping[str, Any] | None = None, /, **arguments: Any) -> Verb:
-    """`defaults` are of arguments that an older client does not send."""
+    """`defaults` are of arguments that an older client does not send. A number has to fit a column of a database."""
+    kinds = {each: _Int64 if kind is int else kind for each, kind in arguments.items()}
     fields = [
         (each, kind, defaults[each]) if defaults and each in defaults else (each, kind)
-        for each, kind in arguments.items()
+        for each, kind in kinds.items()
     ]
     return Verb(msgspec.defstruct(f"_{name}", fields, frozen=True), answer)
 
 
+_Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _IDS: Final = tuple[_Text, ...]
 VERBS: Final[Mapping[str, Verb]] = MappingProxyType(
     {

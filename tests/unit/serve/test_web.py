@@ -313,3 +313,36 @@ async def test_a_memory_store_is_shared_by_all_who_ask(served: Served) -> None:
     await two.close()
     assert isinstance(served.place.store, MemoryStore)
     assert await served.place.store.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments"),
+    [
+        ("journal", {"letter_id": "x", "after": 2**63, "limit": 1}),
+        ("items", {"operation_id": "x", "after": 2**64 - 1, "limit": 1}),
+        ("measure_change_log", {"after": 2**63, "limit": 1}),
+    ],
+)
+async def test_number_beyond_64_bits_is_refused(
+    served: Served, verb: str, arguments: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    status, answer = await served.ask("POST", f"/store/{verb}", msgspec.msgpack.encode(arguments), **OURS)
+    assert status == 400
+    assert "cannot be read" in msgspec.msgpack.decode(answer)["text"]
+    assert "Traceback" not in caplog.text
+
+
+async def test_aborted_upload_is_not_an_error(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", served.web.port)
+    writer.write(
+        b"POST /store/load HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/msgpack\r\n"
+        b"Content-Length: 100\r\n\r\n\x81"
+    )
+    await writer.drain()
+    async with asyncio.timeout(30):
+        while not served.web._web.server_state.tasks:  # noqa: ASYNC110  the request has arrived
+            await asyncio.sleep(0.001)
+        writer.transport.abort()
+        while served.web._web.server_state.tasks:  # noqa: ASYNC110  and is over
+            await asyncio.sleep(0.001)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

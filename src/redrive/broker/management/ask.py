@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
+from redrive.amqp.table import MAX_DEPTH
 from redrive.broker.management.answers import (
     Answer,
     bad_request,
@@ -90,6 +91,8 @@ class Ask:
                 raise bad_request("not_json") from None
         if not isinstance(body, dict):
             raise bad_request("not_json")
+        if self._body.count(b"[") + self._body.count(b"{") > MAX_DEPTH and _is_deeper(body, MAX_DEPTH):
+            raise bad_request(f"the body is nested more than {MAX_DEPTH} levels deep")
         missing = [key for key in needed if key not in body]
         if missing:
             raise keys_missing(missing)
@@ -147,6 +150,19 @@ class Ask:
     def name(self) -> str:
         """The name of the thing that the path names."""
         return self.params["name"]
+
+
+def _is_deeper(body: Any, depth: int) -> bool:
+    """Whether objects and lists are nested deeper than that."""
+    level = [body]
+    for _ in range(depth):
+        level = [
+            child
+            for node in level
+            for child in (node.values() if isinstance(node, dict) else node)
+            if isinstance(child, dict | list)
+        ]
+    return bool(level)
 
 
 Handler: TypeAlias = Callable[[Ask], Answer]

@@ -206,7 +206,8 @@ def _rows(body: Json, section: str) -> list[Json]:
 def _check_vhosts(ask: Ask, body: Json, known: set[str]) -> None:
     for section in ("permissions", *_SECTIONS):
         for row in _rows(body, section):
-            if row.get("vhost") not in known:
+            vhost = row.get("vhost")
+            if not isinstance(vhost, str) or vhost not in known:
                 missing = row.get("vhost", "undefined")
                 raise bad_request(f'Please create virtual host "{missing}" prior to importing definitions.')
     if _rows(body, "topic_permissions"):

@@ -104,7 +104,7 @@ def get(ask: Ask) -> Answer:
     longest = integer(body["truncate"]) if "truncate" in body else None
     if encoding not in ("auto", "base64"):
         raise bad_request("Unsupported encoding. Please use auto or base64.")
-    if mode not in _VERDICTS:
+    if not isinstance(mode, str) or mode not in _VERDICTS:
         raise bad_request(["unsupported_ackmode", mode])
     if ask.name not in vhost.queues:
         raise not_found("queue_not_found")
