@@ -3,10 +3,19 @@
 They are listed here once. A change to one of them breaks what others have built, so it needs a reason in the changelog.
 """
 
-import pytest
+from datetime import timedelta
 
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from redrive.letters import State
+from redrive.rules.decide import Reason
+from redrive.settings import read
+from redrive.testing.factories import a_failure
 from redrive.watch.alerts.alert import Severity
 from redrive.watch.alerts.rules import RULES
+from redrive.watch.metrics import Metrics
+from tests.unit.watch.deliveries import an_event
 
 RULE = {rule.name: rule for rule in RULES}
 WARNING, CRITICAL = Severity.WARNING, Severity.CRITICAL
@@ -69,3 +78,46 @@ def test_ratio_is_reported_in_percent(name: str, text: str) -> None:
     judged = RULE[name].judged(0.12)
     assert judged is not None
     assert RULE[name].told("orders", 0.12, judged[1]) == text
+
+
+def test_severities_are_fixed() -> None:
+    assert [*Severity] == ["warning", "critical"]
+    assert RULE["dead-letter"].judged(1) == (CRITICAL, 0)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'messages_deadlettered_total{queue_name="orders",reason="PoisonMessage"} 1.0',
+        "dlq_messages_total 1.0",
+        'dlq_messages_by_error_type{error_type="ValueError"} 1.0',
+        'dlq_messages_by_topic{original_topic="orders"} 1.0',
+        "dlq_publish_failures_total 0.0",
+    ],
+)
+def test_name_of_a_metric_is_fixed(line: str) -> None:
+    registry = CollectorRegistry()
+    metrics = Metrics(registry)
+    metrics.dead_lettered(an_event(reason="PoisonMessage", failure=a_failure(error_type="ValueError")))
+    assert line in generate_latest(registry).decode().splitlines()
+
+
+def test_reasons_and_states_are_fixed() -> None:
+    assert {*Reason} >= {"PoisonMessage", "NonRetryableError", "MaxDeliveryCountExceeded"}
+    assert [*State] == [
+        "dlq_pending",
+        "dlq_processing",
+        "dlq_manual",
+        "dlq_resolved",
+        "dlq_failed",
+        "dlq_archived",
+    ]
+
+
+def test_defaults_are_fixed() -> None:
+    settings = read({})
+    assert settings.alerts.probe_every == timedelta(seconds=60)
+    assert (settings.recover.cpu_below, settings.recover.memory_below) == (0.80, 0.85)
+    assert settings.recover.max_redrives == 5
+    days = (settings.retention.resolved, settings.retention.failed, settings.retention.archived)
+    assert days == (timedelta(days=30), timedelta(days=90), timedelta(days=365))
