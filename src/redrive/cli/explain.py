@@ -8,6 +8,7 @@ import click
 
 from redrive.cli.output import as_json
 from redrive.clock import SystemClock
+from redrive.errors import on_one_line
 from redrive.rules import Exhausted, choose, format_duration
 from redrive.settings import load
 
@@ -49,4 +50,4 @@ def command(path: Path | None, text: str, error_type: str, status: int | None, f
     click.echo(f"consumer   {consumer} (rule: {found.rule})")
     when = "when a person says so" if due is None else f"after {answer['redrive_in']}"
     click.echo(f"recovery   {answer['strategy']}, {when}")
-    click.echo(f"shown as   {answer['shown_as']}")
+    click.echo(on_one_line(f"shown as   {answer['shown_as']}"))

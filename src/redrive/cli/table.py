@@ -1,8 +1,11 @@
 """How do rows become a table that a person can read, on a screen of any width or in a pipe?
 
 Columns are as wide as they need to be. On a screen that is too narrow the last one is cut first, then the widest of the
-others; the first one, which names the row, never is. In a pipe nothing is cut. The rule: what stands in a cell is shown
-and never acted upon; colour comes from `Coloured` alone, not from what the text brings along.
+others; the first one, which names the row, never is. In a pipe cells are as long as they are, up to a limit that no
+sensible text has (255 columns, and 5,000 for the last one), so that one long name does not widen every row.
+
+The rule: what stands in a cell is shown and never acted upon. Control characters, also those that change the direction
+of text, are escaped. Colour comes from `Coloured` alone, not from what the text brings along.
 """
 
 import shutil
@@ -17,6 +20,8 @@ from redrive.errors import on_one_line
 
 _GAP: Final = 2
 _LEAST: Final = 7  # columns of a cell that was cut; eight columns of letters fit into 80
+_MAX_COLUMNS: Final = 255  # of any cell but the last of its row
+_MAX_LAST_COLUMNS: Final = 5_000
 
 
 class Coloured(NamedTuple):
@@ -31,7 +36,9 @@ Cell: TypeAlias = str | Coloured
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[Cell]], *, room: int | None = None) -> str:
     """The table; `room` is the width of the screen, None: whatever the screen has."""
-    clean = [[on_one_line(_text(cell)) for cell in row] for row in rows]
+    clean = [
+        [*map(_shown, row[:-1]), *(_shown(cell, _MAX_LAST_COLUMNS) for cell in row[-1:])] for row in rows
+    ]
     natural = [max([len(title), *(width(row[at]) for row in clean)]) for at, title in enumerate(titles)]
     widths = _fitted(natural, titles, screen() if room is None else room)
     lines = [click.style(_joined(titles, widths).rstrip(), bold=True)]
@@ -62,12 +69,11 @@ def cut(text: str, wide: int) -> str:
     """The text in exactly so many columns."""
     size = width(text)
     if size > wide:
-        kept = ""
-        for char in text:
-            if width(kept) + width(char) > wide - 1:
-                break
-            kept += char
-        text, size = kept + "…", width(kept) + 1
+        size = at = 0
+        while size + (step := width(text[at])) <= wide - 1:
+            size += step
+            at += 1
+        text, size = text[:at] + "…", size + 1
     return text + " " * (wide - size)
 
 
@@ -88,8 +94,11 @@ def _joined(titles: Sequence[str], widths: Sequence[int]) -> str:
     return (" " * _GAP).join(title.ljust(wide) for title, wide in zip(titles, widths, strict=True))
 
 
-def _text(cell: Cell) -> str:
-    return cell.text if isinstance(cell, Coloured) else cell
+def _shown(cell: Cell, limit: int = _MAX_COLUMNS) -> str:
+    """What a cell shows: one line of printable characters, not wider than the limit."""
+    text = cell.text if isinstance(cell, Coloured) else cell
+    line = on_one_line(text[: limit + 1])
+    return cut(line, limit).rstrip() if width(line) > limit else line
 
 
 def _painted(cell: Cell, text: str) -> str:

@@ -17,12 +17,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from redrive.clock import Clock
 from redrive.letters import State
-from redrive.letters.letter import storable
 from redrive.replay.counts import ReplayCounter
 from redrive.serve.crew import Crew
 from redrive.stores.base import Store
 from redrive.stores.query import Condition, Op, Query, Sort
 from redrive.watch.alerts.alert import Severity
+from redrive.watch.clean import label
 
 _FRESH: Final = timedelta(seconds=5)
 _LAST: Final = 1000  # resolved letters whose time is looked at
@@ -82,7 +82,7 @@ class Figures:
         ):
             family = CounterMetricFamily(f"redrive_{name}", what, labels=["queue_name"])
             for queue, counts in collected:
-                family.add_metric([storable(queue)], getattr(counts, name))
+                family.add_metric([label(queue)], getattr(counts, name))
             yield family
         for name, what in (
             ("sent", "letters sent back by the workers of this server, and by replays to its broker"),
@@ -135,7 +135,7 @@ class Figures:
         )
         for notifier, became in crew.delivering.counts.items():
             for outcome in ("sent", "failed", "retried", "dropped"):
-                alerts.add_metric([storable(notifier), outcome], getattr(became, outcome))
+                alerts.add_metric([label(notifier), outcome], getattr(became, outcome))
         yield alerts
         failures = CounterMetricFamily(
             "redrive_service_failures",
@@ -146,10 +146,10 @@ class Figures:
             "redrive_breaker_open", "1 while letters of a source are held back", labels=["source"]
         )
         for service in crew.services:
-            failures.add_metric([storable(service.name)], service.failures)
+            failures.add_metric([label(service.name)], service.failures)
         still_open = set(crew.breakers.open_sources())
         for source in sorted({*still_open, *(source.name for source in crew.sources)}):
-            breakers.add_metric([storable(source)], float(source in still_open))
+            breakers.add_metric([label(source)], float(source in still_open))
         yield failures
         yield breakers
 
@@ -178,7 +178,7 @@ class Figures:
             labels=["broker"],
         )
         for broker, count in self._crew.measures.unserved.items():
-            family.add_metric([storable(broker)], count)
+            family.add_metric([label(broker)], count)
         return family
 
     def _resolution(self) -> Metric:
@@ -224,8 +224,11 @@ def _known(known: Known) -> Iterator[Metric]:
         "open letters of the most frequent error types",
         labels=["error_type"],
     )
+    by_label: Counter[str] = Counter()
     for error_type, count in known.error_types.items():
-        types.add_metric([storable(error_type)], count)
+        by_label[label(error_type)] += count  # long names may share what is shown of them
+    for error_type, count in by_label.items():
+        types.add_metric([error_type], count)
     incidents = GaugeMetricFamily(
         "redrive_incidents_open",
         "incidents that somebody was told of and that are not over",
@@ -241,7 +244,7 @@ def _known(known: Known) -> Iterator[Metric]:
         "redrive_letters_waiting", "due letters that wait for a condition, by its name", labels=["waits_for"]
     )
     for name, count in known.waiting.items():
-        waiting.add_metric([storable(name)], count)
+        waiting.add_metric([label(name)], count)
     yield waiting
     yield types
     yield incidents

@@ -16,10 +16,16 @@ from redrive.letters.redact import MAX_TEXT_CHARS, Redactor
 
 LONGEST: Final = 2_000  # characters of one text
 LONGEST_STACK: Final = 20_000
+MAX_LABEL_CHARS: Final = 300  # longer than the name of any queue or topic
 # What is longer is cut before it is searched; a secret at that cut is far behind the part that is told.
 _SEARCHED: Final = 50_000
 _LONGEST_SEARCHED_STACK: Final = MAX_TEXT_CHARS  # a longer one is not told; the error's own line still is
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+def label(text: str) -> str:
+    """A name that others chose, as the value of a metric's label: one line of printable characters, cut to a length."""
+    return storable(_cut(on_one_line(text[: MAX_LABEL_CHARS + 1]), MAX_LABEL_CHARS))
 
 
 class Clean:

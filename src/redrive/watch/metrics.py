@@ -30,7 +30,7 @@ from redrive.letters.letter import storable
 from redrive.letters.redact import Redactor
 from redrive.rules.decide import Reason
 from redrive.transports.base import Delivery
-from redrive.watch.clean import Clean
+from redrive.watch.clean import Clean, label
 from redrive.watch.endpoint import MetricsServer, serve_metrics
 from redrive.watch.silent import Silent
 
@@ -247,7 +247,7 @@ class Metrics(Silent):
         """The families as they are now, for the registry."""
         with self._lock:  # consumers wait for it, so only copies are made
             queues = [
-                (storable(source), queue.figures(), queue.deaths.copy(), queue.paused)
+                (label(source), queue.figures(), queue.deaths.copy(), queue.paused)
                 for source, queue in self._queues.items()
             ]
             together = (self._dlq_messages, self._publish_failures, self._lost)
@@ -264,7 +264,7 @@ class Metrics(Silent):
         for kind, count in by_type.items():
             families.by_type.add_metric([kind], count)
         for topic, count in by_topic.items():
-            families.by_topic.add_metric([storable(topic)], count)
+            families.by_topic.add_metric([label(topic)], count)
         return families.every
 
 

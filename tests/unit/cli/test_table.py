@@ -36,8 +36,33 @@ def test_then_the_widest_of_the_others_is_cut_and_never_the_first() -> None:
     assert narrow[1] == "06e4rpx3g35851gw  a.very…  a text…"
 
 
-def test_in_a_pipe_nothing_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+def test_in_a_pipe_the_last_column_is_not_cut_below_5000_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert "y" * 5000 in table(TITLES, [["x", "orders", "y" * 5000]])
+    assert "y" * 4999 + "…" in table(TITLES, [["x", "orders", "y" * 5001]])
+
+
+@pytest.mark.parametrize("char", ["y", "注", "\x1b", "\u202e"])
+def test_a_long_name_does_not_widen_every_row(char: str) -> None:
+    rows = [[char * 60_000, "error" * 20_000, char * 100_000], *([["a", "b", "c"]] * 200)]
+    shown = table(TITLES, rows, room=10**9)
+    assert len(shown) < 200 * 600
+    assert max(width(line) for line in plain(shown)) <= 255 + 2 + 255 + 2 + 5000
+
+
+@pytest.mark.parametrize("size", [254, 255, 256])
+def test_a_cell_is_cut_at_255_columns(size: int) -> None:
+    (_, line) = plain(table(TITLES, [["x" * size, "orders", "text"]], room=10**9))
+    assert line.split()[0] == ("x" * size if size <= 255 else "x" * 254 + "…")
+
+
+CONTROLS = [*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), *"\u200e\u200f\u061c"]
+CONTROLS += [*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A)), "\u2028", "\u2029", "\ufeff"]
+
+
+@pytest.mark.parametrize("char", CONTROLS, ids=[f"U+{ord(char):04X}" for char in CONTROLS])
+def test_control_characters_are_shown_and_not_acted_upon(char: str) -> None:
+    shown = table(TITLES, [[f"a{char}b", Coloured(f"c{char}d", "red"), f"e{char}f"]], room=200)
+    assert char not in click.unstyle(shown).replace("\n", "", 1)
 
 
 def test_colours_are_ours_and_escapes_of_others_are_shown() -> None:

@@ -30,7 +30,7 @@ from redrive.stores.memory import MemoryStore
 from redrive.stores.query import Condition as Where, Op, Query
 from redrive.stores.remote import RemoteStore
 from redrive.stores.server_key import StoreAccess, open_access, proof_of
-from redrive.testing.factories import a_letter
+from redrive.testing.factories import a_failure, a_letter
 from tests.unit.serve.test_crew import Place
 
 
@@ -92,6 +92,26 @@ async def test_metrics_are_prometheus_text_and_503_without_a_store(served: Serve
     status, body = await served.ask("GET", "/metrics")
     assert status == 503
     assert body.count(b"\n") == 1
+
+
+async def test_labels_of_metrics_are_cut_and_have_no_control_characters(served: Served) -> None:
+    long = "E" * 60_000
+    for at, error_type in enumerate((f"{long}1", f"{long}2", "Bad\x1b[31mError", "Evil\u202eError")):
+        letter = a_letter(f"orders/{at}", failure=a_failure(error_type=error_type))
+        await served.place.store.add([letter])
+    status, body = await served.ask("GET", "/metrics")
+    text = body.decode()
+    assert status == 200
+    assert len(text) < 40_000
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    rows = [line for line in text.splitlines() if line.startswith("redrive_backlog_by_error_type{")]
+    assert sorted(line.rpartition(" ")[2] for line in rows) == [
+        "1.0",
+        "1.0",
+        "2.0",
+    ]  # two share what is shown
+    assert any(r"Bad\\x1b[31mError" in line for line in rows)
 
 
 @pytest.mark.parametrize("name", ["evil.example", "evil.example:80", "169.254.1.1", "[2001:db8::1]", ""])

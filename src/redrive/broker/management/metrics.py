@@ -15,6 +15,7 @@ from redrive.broker.management.answers import Answer
 from redrive.broker.management.ask import Ask
 from redrive.broker.management.stats import queue_counters
 from redrive.broker.queue import Queue, QueueStats
+from redrive.errors import on_one_line
 
 TYPE: Final = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
 _STRATEGIES: Final = ("disabled", "at_most_once", "at_least_once")
@@ -142,4 +143,7 @@ def _metric(name: str, kind: str, what: str, samples: Iterable[Sample]) -> Itera
 
 
 def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    if quoted.isprintable():
+        return quoted
+    return "".join(char if char.isprintable() else f"\\\\{on_one_line(char)[1:]}" for char in quoted)
