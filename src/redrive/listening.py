@@ -1,4 +1,4 @@
-"""Serve an application over HTTP, beside other work in this event loop.
+"""Serve an application over HTTP in the event loop of the caller.
 
 The caller owns the process: signals and logging are left alone. Of uvicorn's server only start and shutdown are used;
 its main loop, which wakes up ten times a second, has nothing to do here.

@@ -1,4 +1,4 @@
-"""Clients that do not finish what they began are cut off, and hold up nobody."""
+"""Clients that do not finish what they began are cut off and do not block others."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ BIG = 20_000_000
 
 
 class App:
-    """Reads what is sent and answers; `/hold` answers when it is told to, `/big` with much."""
+    """Reads what is sent and answers; `/hold` answers when `go_on` is set, `/big` with much."""
 
     def __init__(self) -> None:
         self.go_on = asyncio.Event()

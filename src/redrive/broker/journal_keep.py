@@ -355,7 +355,7 @@ class JournalKeep(Keep):
         self, broker: "Broker", by_kind: dict[str, list[tuple[tuple[str, ...], bytes]]]
     ) -> None:
         for _, value in by_kind.get("users", []):
-            broker.users.load(msgspec.json.decode(value))
+            broker.users.load(msgspec.json.decode(value), is_stored=True)
         for _, value in by_kind.get(_CLUSTER_NAME, []):
             broker.rename_cluster(msgspec.json.decode(value))
         for (name,), value in by_kind.get("global_parameter", []):
@@ -363,11 +363,12 @@ class JournalKeep(Keep):
         for (vhost_name,), value in by_kind.get("policies", []):
             rows: list[dict[str, Any]] = msgspec.json.decode(value)
             for row in rows:
-                broker.vhosts[vhost_name].policies.put(Policy.from_json(row, vhost_name))
+                stored = Policy.from_json(row, vhost_name, is_stored=True)
+                broker.vhosts[vhost_name].policies.put(stored, is_stored=True)
         for (vhost_name,), value in by_kind.get("operator_policies", []):
             for row in msgspec.json.decode(value):
-                policy = OperatorPolicy.from_json(row, vhost_name)
-                broker.vhosts[vhost_name].operator_policies.put(policy)
+                stored = OperatorPolicy.from_json(row, vhost_name, is_stored=True)
+                broker.vhosts[vhost_name].operator_policies.put(stored, is_stored=True)
 
     def _restore_binding(self, broker: "Broker", place: tuple[str, ...]) -> None:
         vhost_name, kind, target_name, source_name, key, arguments = place

@@ -53,6 +53,15 @@ class NamePattern:
         self._results: dict[str, bool] = {}
         self._overtime = 0.0  # seconds of matches that reached their limit
 
+    @classmethod
+    def stored(cls, pattern: str, owner: str) -> "NamePattern":
+        """A pattern that was accepted before; if an earlier version did so, and it is wrong now, it matches nothing."""
+        try:
+            return cls(pattern)
+        except PatternError as error:
+            _LOG.warning("%s: the pattern %.200r matches nothing: %s; set it again", owner, pattern, error)
+            return cls("(?!)")
+
     @property
     def is_exhausted(self) -> bool:
         """Whether the pattern has used up its budget and matches nothing any more."""
@@ -99,24 +108,26 @@ class NamePattern:
         try:
             return self._compiled.search(subject, timeout=limit, concurrent=True) is not None
         except TimeoutError:
+            is_first = not self._overtime
             self._overtime += limit
         except MemoryError:
-            self._overtime = BUDGET.total_seconds()
+            is_first, self._overtime = True, BUDGET.total_seconds()
+        is_last = self._overtime >= BUDGET.total_seconds()
+        if not is_first and not is_last:
+            return False
         _LOG.warning(
             "regular expression %.200r: time limit of a match reached (%g ms) on the name %.100r, which counts as"
             " no match%s",
             self.pattern,
             limit * 1000,
             name,
-            "; the pattern matches nothing from now on, make it simpler"
-            if self._overtime >= BUDGET.total_seconds()
-            else "",
+            "; the pattern matches nothing from now on, make it simpler" if is_last else "",
         )
         return False
 
 
 class NameFilter:
-    """Filters names by patterns of requests, in a thread of its own, so that the event loop goes on meanwhile."""
+    """Filters names by patterns of requests, in a separate thread, so that the event loop is not blocked."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="redrive-name-filter")

@@ -3,11 +3,11 @@ r"""Translate the regular expressions of RabbitMQ into those of the `regex` pack
 RabbitMQ matches names with Erlang's `re`, which is PCRE2 on octets, with letters of ASCII only. The rule:
 a pattern has the meaning that it has there, or it is refused. So the whole pattern is read here, and what is written
 for `regex` leaves nothing to its own dialect: literals and classes are spelled out as code points from 0 to 255, inline
-options become scoped groups, and whatever has no counterpart is an error. Mistakes have PCRE2's text and offset,
+options become scoped groups, and anything without a counterpart is an error. Mistakes have PCRE2's text and offset,
 because the management API reports both.
 
 Not supported, and refused with a text that says so: recursion and subroutine calls, backtracking verbs, conditions
-other than on a group, `\X`, and options beside `i`, `m`, `s` and `x`.
+other than on a group, `\X`, and options other than `i`, `m`, `s` and `x`.
 """
 
 import re
@@ -461,5 +461,5 @@ def _literal(code: int) -> str:
 
 
 def _spelled(ranges: Iterable[tuple[int, int]]) -> str:
-    """Members of a class for `regex`; none of them has a meaning of its own there."""
+    """Members of a class for `regex`; none of them has a special meaning there."""
     return "".join(f"\\x{low:02x}-\\x{high:02x}" if low < high else f"\\x{low:02x}" for low, high in ranges)

@@ -83,8 +83,18 @@ class Policy:
         }
 
     @classmethod
-    def from_json(cls, row: Mapping[str, Any], vhost: str | None = None, name: str | None = None) -> "Policy":
-        """The checked policy of a row of definitions, or of the body of a PUT whose path says vhost and name."""
+    def from_json(
+        cls,
+        row: Mapping[str, Any],
+        vhost: str | None = None,
+        name: str | None = None,
+        *,
+        is_stored: bool = False,
+    ) -> "Policy":
+        """The policy of a row of definitions, or of the body of a PUT whose path says vhost and name.
+
+        It is checked, unless it `is_stored`: a policy that was accepted once does not keep the broker from starting.
+        """
         missing = [key for key in ("pattern", "definition") if key not in row]
         if missing:
             raise PolicyError([f'Key "{key}" not found in {name or row.get("name", "")}' for key in missing])
@@ -96,7 +106,8 @@ class Policy:
             priority=row.get("priority", 0),
             definition=row["definition"],
         )
-        policy.check()
+        if not is_stored:
+            policy.check()
         return policy
 
     def check(self) -> None:
@@ -122,7 +133,7 @@ class Policy:
 
     @cached_property
     def _name_pattern(self) -> NamePattern:
-        return NamePattern(self.pattern)
+        return NamePattern.stored(self.pattern, f"policy {self.name} in vhost {self.vhost}")
 
 
 class OperatorPolicy(Policy):
@@ -143,9 +154,10 @@ class Policies:
         for policy in policies:
             self.put(policy)
 
-    def put(self, policy: Policy) -> None:
+    def put(self, policy: Policy, *, is_stored: bool = False) -> None:
         """Adds a policy, or replaces the one of its name; one that is not valid changes nothing."""
-        policy.check()
+        if not is_stored:
+            policy.check()
         self._policies[policy.vhost, policy.name] = policy
         self._ranked = None
 

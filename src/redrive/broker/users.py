@@ -49,6 +49,9 @@ _INCLUDED: Final[dict[str, frozenset[str]]] = {
 TAGS: Final = tuple(_INCLUDED)
 
 _DEFAULT_EXCHANGE: Final = "amq.default"  # what the exchange without a name is called in permissions
+_NO_NAME: Final = (
+    "^$"  # what an empty pattern stands for, as in RabbitMQ: the empty name, which no resource has
+)
 _CACHE_LIMIT: Final = 10_000  # names come from clients; the cache must not grow with them
 
 
@@ -216,7 +219,7 @@ class Users:
     def _pattern(self, source: str) -> NamePattern:
         pattern = self._patterns.get(source)
         if pattern is None:
-            pattern = self._patterns[source] = _compile(source)
+            pattern = self._patterns[source] = NamePattern.stored(source or _NO_NAME, "permission")
         return pattern
 
     def export(self) -> dict[str, list[dict[str, object]]]:
@@ -231,8 +234,11 @@ class Users:
             ],
         }
 
-    def load(self, definitions: Mapping[str, object]) -> None:
-        """Adds or changes what RabbitMQ's definitions say of users and permissions: all of it or, on an error, none."""
+    def load(self, definitions: Mapping[str, object], *, is_stored: bool = False) -> None:
+        """Adds or changes what RabbitMQ's definitions say of users and permissions: all of it or, on an error, none.
+
+        Patterns that are stored were checked when they were set; one that is wrong by now allows nothing.
+        """
         draft = Users()
         draft._users = dict(self._users)
         draft._permissions = dict(self._permissions)
@@ -253,7 +259,11 @@ class Users:
                 draft.set_limit(_text(user, "users", "name"), str(kind), value)
         for held in _entries(definitions, "permissions"):
             fields = ("user", "vhost", "configure", "write", "read")
-            draft.set_permission(*(_text(held, "permissions", field) for field in fields))
+            name, vhost, *patterns = (_text(held, "permissions", field) for field in fields)
+            if is_stored:
+                draft._permissions[name, vhost] = Permission(*patterns)
+            else:
+                draft.set_permission(name, vhost, *patterns)
         self._users = draft._users
         self._permissions = draft._permissions
         self._limits = draft._limits
@@ -287,14 +297,9 @@ def _check_hash(name: str, password_hash: str) -> None:
         raise SettingsError(f"user '{name}': the password_hash is not base64") from None
 
 
-def _compile(pattern: str) -> NamePattern:
-    """The pattern as RabbitMQ reads it: an empty one stands for the empty name, which no resource has."""
-    return NamePattern(pattern or "^$")
-
-
 def _check_pattern(pattern: str) -> None:
     try:
-        _compile(pattern)
+        NamePattern(pattern or _NO_NAME)
     except PatternError as problem:
         raise SettingsError(f"the permission '{pattern}' is not a regular expression: {problem}") from None
 

@@ -227,7 +227,7 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
                 "anonymous_login_pass": Setting(text, "the password of that user", is_reference=True),
                 "allowed_hosts": Setting(
                     texts,
-                    "host names that HTTP requests may use beside the loopback names and the address listened on",
+                    "host names that HTTP requests may use in addition to loopback names and the listen address",
                 ),
             },
         ),

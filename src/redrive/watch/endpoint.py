@@ -1,6 +1,6 @@
 """Serve the metrics of this process to Prometheus.
 
-`serve_metrics` answers from a thread with an event loop of its own, so that a busy consumer still answers. It has
+`serve_metrics` answers from a separate thread and event loop, so that a busy consumer still answers. It has
 no password and no TLS, so it listens on loopback unless another address is asked for by name. A client that does not
 finish its request is cut off as in `redrive.listening`.
 """

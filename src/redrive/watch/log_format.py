@@ -2,7 +2,7 @@
 
 For the command line, which owns its process; a library user configures logging in their own way and can take
 `JsonFormatter` alone. Both formatters redact what they write, whoever logged it (D4): a line of a library may hold
-the URL it failed to reach. Both escape what a terminal would act on or what would look like a line of its own: names
+the URL it failed to reach. Both escape what a terminal would act on or what would look like another log line: names
 come from clients, and those of users are logged before anybody has logged in.
 
 The rule: a line is always written. What cannot be told as JSON is told as text.
@@ -145,7 +145,7 @@ class _Configured(logging.StreamHandler[TextIO]):
 
 
 def _printable_lines(text: str) -> str:
-    """Several lines; what a terminal would act on stands there as its escape."""
+    """Several lines; control characters are escaped."""
     return "\n".join(on_one_line(line.expandtabs(4)) for line in text.split("\n"))
 
 

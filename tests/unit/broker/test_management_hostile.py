@@ -1,4 +1,4 @@
-"""No request to the management API is answered with 500, whatever it says."""
+"""No request to the management API is answered with 500, however malformed."""
 
 import asyncio
 import json

@@ -4,8 +4,12 @@ import re
 import shutil
 from pathlib import Path
 
+import pytest
+
 from redrive.broker.core import NODE_NAME
+from redrive.broker.policies import Policy
 from redrive.broker.run import BrokerOptions, start
+from redrive.broker.users import Permission
 
 
 async def cluster_name(data: Path | None) -> str:
@@ -41,3 +45,25 @@ async def test_cluster_name_that_was_set_is_kept(tmp_path: Path) -> None:
     server.broker.rename_cluster("shop")
     await server.close()
     assert await cluster_name(tmp_path / "data") == "shop"
+
+
+async def test_stored_pattern_that_is_refused_now_does_not_keep_the_broker_from_starting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await start(BrokerOptions(data=tmp_path / "data"))
+    broker, vhost = server.broker, server.broker.vhosts["/"]
+    vhost.policies.put(Policy("/", "p", "(?R)", definition={"max-length": 1}), is_stored=True)
+    vhost.policies_changed(server.clock())
+    broker.users.add("u", "secret")
+    broker.users._permissions["u", "/"] = Permission("(?R)", "", ".*")
+    broker.users_changed()
+    await server.close()
+
+    server = await start(BrokerOptions(data=tmp_path / "data"))
+    broker, vhost = server.broker, server.broker.vhosts["/"]
+    assert [policy.pattern for policy in vhost.policies.list()] == ["(?R)"]
+    assert vhost.policies.effective("queue", "q") is None
+    assert not broker.users.may("u", "/", "configure", "q")
+    assert broker.users.may("u", "/", "read", "q")
+    assert "policy p in vhost /: the pattern '(?R)' matches nothing" in caplog.text
+    await server.close()
