@@ -1,25 +1,23 @@
-"""What is told of something that is found wrong again and again?
+"""The state machine of incidents: when a violated rule gives an alert.
 
-An incident is one rule broken by one subject, from the first look that found it to its end::
+An incident is one rule violated by one subject, from the first measurement that finds it to its end::
 
-                 found                    told                     fine for a while
+                 found                   alert                     fine for a while
     (nothing) ──────────► suspected ────────────────► open ──────────────────────────► over
                  fine │       │ confirmed often enough  │ ▲
-                      ▼       └─────────────────────────┘ │ worse, again, escalated: told once more
+                      ▼       └─────────────────────────┘ │ worse, again, escalated: another alert
                   (nothing)                               └────────────────────────────
 
-`stepped` is all of it: an incident and a look at it go in, the incident afterwards comes out, and why it is to be told
-now, if it is; `told` is the incident once that has been done. The rules (C5):
+`stepped` is a pure function: it takes an incident and a measurement, and returns the incident afterwards and the reason
+for an alert, if there is one; `told` is the incident after that alert. The rules:
 
-- it is told once, however often it is found; again only with news and after the cool-down;
-- a warning that becomes critical is told at once, and is to be acknowledged anew;
-- what nobody acknowledges in time is escalated, a few times;
-- what is acknowledged is told again only if it becomes worse, or is over;
-- it is over when it was fine for a while, so that what comes and goes is told once;
-- nothing is told in a maintenance window; what is still so afterwards is told then;
-- a look that could not be taken changes nothing.
-
-It knows no clock, no rule and nobody who is told.
+- one alert per incident, however often it is found; another one only with news and after the cool-down;
+- a warning that becomes critical gives an alert at once, and must be acknowledged again;
+- an incident that is not acknowledged in time is escalated, a few times;
+- an acknowledged incident gives an alert only if it becomes worse, or recovers;
+- an incident is over when the rule was not violated for a while, so that flapping gives one alert;
+- no alerts during a maintenance window; incidents that are still open afterwards are reported then;
+- a measurement that could not be taken changes nothing.
 """
 
 from datetime import datetime, timedelta
@@ -34,7 +32,7 @@ _RANK: Final = {Severity.WARNING: 1, Severity.CRITICAL: 2}
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """How patient everybody is."""
+    """Intervals and limits of alerts."""
 
     cool_down: timedelta = timedelta(minutes=15)  # between two alerts of an incident that is as bad as it was
     calm: timedelta = timedelta(minutes=2)  # it has to be fine for so long to be over
@@ -43,7 +41,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule is broken."""
+    """A violation of a rule."""
 
     severity: Severity
     badness: float  # the higher, the worse
@@ -60,7 +58,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule, broken by one subject."""
+    """One rule, violated by one subject."""
 
     id: str
     rule: str
@@ -85,14 +83,14 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody was told, and it is not over."""
+        """Whether an alert was raised, and it is not over."""
         return self.raised_at is not None and self.over_at is None
 
 
 def begun(
     incident_id: str, rule: str, subject: str, found: Finding, now: datetime, broker: str | None = None
 ) -> Incident:
-    """An incident that was just found. Nobody was told yet: `stepped` says whether to."""
+    """An incident that was just found, without an alert so far: `stepped` says whether to raise one."""
     return Incident(
         id=incident_id, rule=rule, subject=subject, broker=broker, found=found, hits=0, began_at=now
     )
@@ -107,7 +105,7 @@ def stepped(
     confirm: int = 1,
     quiet: bool = False,
 ) -> tuple[Incident | None, Occasion | None]:
-    """The incident after a look at it, and why it is to be told now. None: it was only suspected, and is forgotten."""
+    """The incident after a measurement, and the reason for an alert. None: it was only suspected, and is dropped."""
     after = _fine(incident, now) if look is None else _found(incident, look)
     if after is None:
         return None, None
@@ -115,7 +113,7 @@ def stepped(
 
 
 def waited(incident: Incident, now: datetime, policy: Policy, *, quiet: bool = False) -> Occasion | None:
-    """Why it is to be told without a look at it: what a window held back, and that nobody has acknowledged it."""
+    """The reason for an alert without a measurement: what a window held back, or a missing acknowledgement."""
     if quiet or not incident.is_open or incident.fine_since is not None:
         return None
     if _is_worse(incident):
@@ -124,7 +122,7 @@ def waited(incident: Incident, now: datetime, policy: Policy, *, quiet: bool = F
 
 
 def told(incident: Incident, occasion: Occasion, now: datetime) -> Incident:
-    """The incident once somebody is told of it."""
+    """The incident after an alert."""
     found = incident.found
     after = msgspec.structs.replace(
         incident,
@@ -163,7 +161,7 @@ def found_by(incident: Incident, server: str, now: datetime, silence: timedelta)
 
 
 def acknowledged(incident: Incident, by: str, now: datetime) -> Incident:
-    """Somebody takes care of it."""
+    """The incident after its acknowledgement."""
     return msgspec.structs.replace(incident, acknowledged_at=now, acknowledged_by=by)
 
 

@@ -1,8 +1,8 @@
-"""How do the rules, windows and notifiers come out of the settings?
+"""Make alert rules, maintenance windows and notifiers from the settings.
 
-What is written there changes what is shipped: an `[[alert_rules]]` table with the name of a shipped rule changes what
-it names and leaves the rest; with another name it is a new rule. `[[notify]]` says who is told of what,
-`[[maintenance]]` when nobody is.
+An `[[alert_rules]]` table with the name of a built-in rule changes the keys that it gives and leaves the rest; with
+another name it is a new rule. `[[notify]]` configures notifiers and which alerts they get, `[[maintenance]]` when no
+alerts are sent.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,14 +28,14 @@ RESOLUTION_SPAN: Final = timedelta(days=2)  # letters up to this age are counted
 
 
 def check(settings: Settings, environ: Mapping[str, str]) -> None:
-    """Refuse what cannot be made, before anybody relies on it."""
+    """Raise `SettingsError` if one of them cannot be made."""
     rules_of(settings)
     windows_of(settings)
     notifiers_of(settings, environ)
 
 
 def rules_of(settings: Settings) -> tuple[AlertRule, ...]:
-    """The shipped rules as they were changed, and those of the operator."""
+    """The built-in rules as they were changed, and the added ones."""
     shipped = {rule.name: rule for rule in RULES}
     for asked in settings.alert_rules:
         if asked.name in RENAMED_RULES:
@@ -86,7 +86,7 @@ def unmeasured(settings: Settings, broker_kind: str) -> dict[str, str]:
 
 
 def policy_of(settings: Settings) -> Policy:
-    """How patient everybody is."""
+    """Intervals and limits of alerts."""
     alerts = settings.alerts
     return Policy(
         cool_down=alerts.cool_down,
@@ -97,7 +97,7 @@ def policy_of(settings: Settings) -> Policy:
 
 
 def windows_of(settings: Settings) -> tuple[Window, ...]:
-    """When nobody is told."""
+    """The maintenance windows."""
     return tuple(
         Window(lasts=one.lasts, begins=one.begins, cron=one.cron, zone=one.zone, queues=one.queues)
         for one in settings.maintenance
@@ -108,7 +108,7 @@ def windows_of(settings: Settings) -> tuple[Window, ...]:
 
 
 def notifiers_of(settings: Settings, environ: Mapping[str, str]) -> list[Notifier]:
-    """Everybody who may be told; secrets that are named by a variable are read from `environ`."""
+    """All notifiers; secrets that are given as `env:NAME` are read from `environ`."""
     return [_notifier(one, environ) for one in settings.notify]
 
 
@@ -150,7 +150,7 @@ def _secret(text: str | None, environ: Mapping[str, str]) -> str | None:
 
 
 def told_to(alert: Alert, notifiers: Iterable[NotifySettings]) -> Sequence[str]:
-    """The names of those who are to be told of it."""
+    """The names of the notifiers that get an alert."""
     return [one.name for one in notifiers if _wants(one, alert)]
 
 
