@@ -40,6 +40,7 @@ _MAX_IDS: Final = 100
 _MAX_ORIGINS: Final = 20  # sources whose dead-letter queue is read from a letter, in one look
 _REST: Final = 20  # times as long as the store took to count, it is left alone
 _DEPTH_TIMEOUT: Final = 5.0  # seconds
+_CONNECTING_INTERVAL: Final = timedelta(milliseconds=100)
 _RESTARTED_WITHIN: Final = timedelta(minutes=1)  # a service, after what it needs is back
 _OPEN: Final = Condition("state", Op.IS, tuple(map(str, (State.PENDING, State.PROCESSING, State.MANUAL))))
 _AUTOMATIC: Final = (
@@ -94,7 +95,7 @@ class Measures:
         `dead_letter_queues` maps sources to theirs. `clean` redacts ids. `broker` is the name of the served broker.
         `undeliverable` gives the sources whose redrives would reach no consumer, with the reason; `publish_failures`
         counts, by source, the dead letters that consumers could not publish. `redrives` is False where no worker runs.
-        A store that is not available is not asked, nor is a broker while the first connection is being made.
+        A store that is not available is not asked, nor is a broker until the first attempt to connect has ended.
         """
         self._store = store
         self._transport = transport
@@ -391,8 +392,7 @@ class Measures:
 
     async def _of_queues(self, subjects: Subjects) -> list[Measured]:
         """How deep the dead-letter queues are, whether they are drained, and whether the broker answers."""
-        if self._is_connecting():
-            return []
+        await self._first_attempt()
         collected = self._queues()
         probed = set() if self._prober is None else set(self._prober.sources())
         known = {*subjects("dlq_depth"), *subjects("uncollected"), *(set(subjects("queue_missing")) - probed)}
@@ -424,6 +424,11 @@ class Measures:
             ]
         self._waiting = waiting
         return found
+
+    async def _first_attempt(self) -> None:
+        """Wait until the first connection was made, or failed: until then queues that are missing are being created."""
+        while self._is_connecting():
+            await self._clock.sleep(_CONNECTING_INTERVAL)
 
     def _waited(self, queue: str, depth: int, progress: int) -> _Waiting:
         """Since when no message was taken. Another server may take them: then the queue is shorter at times."""
@@ -460,8 +465,7 @@ class Measures:
     async def _of_probe(self, subjects: Subjects) -> list[Measured]:
         """What the broker's management says; if it says nothing, whether that is the fault of the broker first."""
         assert self._prober is not None  # noqa: S101  else it is not among the looks
-        if self._is_connecting():
-            return []  # queues that are missing are just being created
+        await self._first_attempt()
         found = await self._prober.measured()
         if self._prober.failures:
             found = [*await self._of_queues(subjects), *found]
