@@ -23,6 +23,7 @@ uses; whether the service is there is decided in one place (`tests/services/`).
 import dataclasses
 import gc
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,14 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "home")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A misspelt service in the environment must not turn into tests that silently skip."""
+    """A misspelt service in the environment must not turn into tests that silently skip.
+
+    Consumers keep their crash logs in a directory of the run, not in that of the user.
+    """
+    state = tempfile.TemporaryDirectory(prefix="redrive-state-")
+    config.add_cleanup(state.cleanup)
+    os.environ["XDG_STATE_HOME"] = state.name
+    os.environ.pop("STATE_DIRECTORY", None)
     try:
         required(os.environ)
     except ServiceError as error:

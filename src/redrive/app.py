@@ -39,6 +39,7 @@ from redrive.consume import (
     Handler,
     Observer,
     Subscription,
+    state_directory,
 )
 from redrive.errors import RedriveError, SettingsError, did_you_mean
 from redrive.letters import Headers, HeaderValue, Message
@@ -230,6 +231,7 @@ class App:
                 observers=(*self.listeners, reporter),
                 callbacks=self._callbacks,
                 ready=ready,
+                state=state_directory(settings.consume.state_directory, os.environ),
             )
             if settings.consume.provision:
                 await transport.provision([subscription.source for subscription in subscriptions])

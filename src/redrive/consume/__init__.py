@@ -2,12 +2,14 @@
 
 `pipe` is the life of one delivery, `runner` consumes one source, `consumer` several of them. `handler` and `decoding`
 know how a user's function is called, `context` what it may know and ask for; `settling`, `slots` and `callbacks`
-each do one thing beside the pipe, and `observer` says what can be heard of it all.
+each do one thing beside the pipe, `crash_log` remembers what ran when a process ended, and `observer` says what can be
+heard of it all.
 """
 
 from redrive.consume.callbacks import Callback
 from redrive.consume.consumer import Consumer, Subscription
 from redrive.consume.context import Context
+from redrive.consume.crash_log import state_directory
 from redrive.consume.handler import Handler
 from redrive.consume.observer import Observer
 from redrive.consume.options import ConsumeOptions, FloodOptions
@@ -21,4 +23,5 @@ __all__ = [
     "Handler",
     "Observer",
     "Subscription",
+    "state_directory",
 ]

@@ -6,13 +6,17 @@ and its error is raised; what happens to a broker that goes away is the transpor
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from redrive.clock import Clock
 from redrive.consume.callbacks import Callback
 from redrive.consume.containment import contained_tasks
+from redrive.consume.crash_log import CrashLog, folder_name
 from redrive.consume.handler import Handler
 from redrive.consume.observer import Observer
 from redrive.consume.options import ConsumeOptions
@@ -22,7 +26,9 @@ from redrive.errors import SettingsError
 from redrive.host import Host, Load
 from redrive.letters.redact import Redactor
 from redrive.rules import Classifier
-from redrive.transports.base import Source, Transport
+from redrive.transports.base import HasGroups, Source, Transport
+
+_LOG: Final = logging.getLogger("redrive.consume")
 
 
 class Subscription(msgspec.Struct, frozen=True):
@@ -49,10 +55,12 @@ class Consumer:
         ready: Callable[[], None] = lambda: None,
         verdicts: bool = True,
         host: Callable[[], Load | None] | None = None,
+        state: Path | None = None,
     ) -> None:
         """`ready` is called when every source is subscribed; `verdicts` are sent for redrives that were processed.
 
-        `host` tells how busy the machine is; None: it is measured.
+        `host` tells how busy the machine is; None: it is measured. `state` is the directory of crash logs; None: none
+        are kept.
         """
         names = [subscription.source.name for subscription in subscriptions]
         if not names:
@@ -71,6 +79,7 @@ class Consumer:
         self._ready = ready
         self._verdicts = verdicts
         self._host = host or Host(clock)
+        self._state = state
 
     def stop(self) -> None:
         """Come to an end in order; `run` returns then."""
@@ -105,6 +114,11 @@ class Consumer:
             redactor=self._redactor,
             host=self._host,
         )
+        crash_log = self._crash_log(source, options)
+        if crash_log is not None:
+            # What was running is known, or it is not: then as many may have been out as fit into the window.
+            most = 0 if crash_log.remembers else source.window
+            source = msgspec.structs.replace(source, most_recounted=most)
         return Runner(
             await self._transport.receiver(source),
             pipe,
@@ -114,4 +128,22 @@ class Consumer:
             clock=self._clock,
             redactor=self._redactor,
             publish=self._transport.publish if self._verdicts else None,
+            crash_log=crash_log,
         )
+
+    def _crash_log(self, source: Source, options: ConsumeOptions) -> CrashLog | None:
+        """The crash log of a source; None where its messages do not outlive this process."""
+        if not self._transport.capabilities.survives_restart:
+            return None
+        if self._state is not None:
+            group = self._transport.group_of(source) if isinstance(self._transport, HasGroups) else ""
+            folder = self._state / "consume" / folder_name(self._transport.endpoint, source.name, group)
+            try:
+                return CrashLog.open(folder, options.concurrency, self._clock)
+            except OSError as error:
+                _LOG.warning(
+                    "Crash log unavailable: Queue=%s, Error=%s; set consume.state_directory to a writable directory",
+                    source.name,
+                    error,
+                )
+        return CrashLog(self._clock, options.concurrency)

@@ -72,12 +72,17 @@ class Job(msgspec.Struct, eq=False):
     first_failed_at: datetime | None = None
     failure: Failure | None = None  # of the attempt that has just failed
     context: Context | None = None  # of the last attempt, if its handler wants one
+    is_alone: bool = False  # it is to run with nothing beside it: it may end the process
+    crashes: int = 0  # processes that it has certainly ended
+    on_trial: bool = False  # run once although it was delivered too often: that may have been another's fault
 
     @property
     def count(self) -> int | None:
         """How often it was delivered, as far as that speaks against it."""
         count = self.delivery.delivery_count
-        return count if count is None or not self.forgiven else max(1, count - self.forgiven)
+        if not self.forgiven and not self.crashes:
+            return count
+        return max((count or 1) - self.forgiven, self.crashes + 1)
 
 
 class TryAgain(msgspec.Struct, frozen=True):
@@ -129,10 +134,10 @@ class Pipe:
         """One attempt at one delivery."""
         handler, delivery = self._handler, job.delivery
         count = delivery.delivery_count
-        if count is not None and count > 1:  # the first delivery is never poison, whatever the limit
+        if job.crashes or (count is not None and count > 1):  # the first delivery is never poison
             count = job.count
             poison = decide(_NOT_RUN, count, self._options.max_deliveries)
-            if isinstance(poison, DeadLetterIt):
+            if isinstance(poison, DeadLetterIt) and not job.on_trial:
                 return self._give_up(poison)
         context = None
         if handler.wants_context:
@@ -151,15 +156,15 @@ class Pipe:
                 raise
             return self.judge(job, error, context)
         if context is not None and context.asked is not None:
-            return self._as_asked(context.asked, count)
+            return self._as_asked(job, context.asked)
         return self.completed
 
     def judge(self, job: Job, error: BaseException, context: Context | None = None) -> Done | TryAgain:
         """What follows from an error of a handler: what it has asked for, or what the rules say of it."""
         if isinstance(error, Asked):
-            return self._as_asked(error.outcome, job.count)
+            return self._as_asked(job, error.outcome)
         if context is not None and context.asked is not None:
-            return self._as_asked(context.asked, job.count)
+            return self._as_asked(job, context.asked)
         return self._judge(job, error, job.count)
 
     def letter(self, job: Job, decision: DeadLetterIt, failure: Failure) -> DeadLetter:
@@ -205,9 +210,11 @@ class Pipe:
                 found = msgspec.structs.replace(found, retry_after=wait)
         return self._settle(Failed(found, failure.text), count, failure)
 
-    def _as_asked(self, outcome: ManualDeadLetter | ManualGiveBack, count: int | None) -> Done:
+    def _as_asked(self, job: Job, outcome: ManualDeadLetter | ManualGiveBack) -> Done:
+        count = job.count
         if isinstance(outcome, ManualGiveBack):
-            return self._settle(outcome, count, None)
+            # A trial is the last delivery there is.
+            return self._settle(_NOT_RUN if job.on_trial else outcome, count, None)
         clean = ManualDeadLetter(
             self._redactor.clean(outcome.reason), self._redactor.clean(outcome.description)
         )

@@ -23,6 +23,7 @@ from redrive.clock import Clock, pause
 from redrive.consume.callbacks import Callback, Callbacks
 from redrive.consume.containment import IN_HANDLER
 from redrive.consume.context import correlation_id_for
+from redrive.consume.crash_log import CrashLog
 from redrive.consume.decoding import Decode
 from redrive.consume.innocent import Innocent
 from redrive.consume.observer import Listeners, Observer
@@ -40,6 +41,7 @@ from redrive.rules.breaker import Breaker
 from redrive.transports.base import (
     Death,
     Delivery,
+    Narrows,
     Outcomes,
     Publication,
     Receiver,
@@ -76,8 +78,12 @@ class Runner:
         clock: Clock,
         redactor: Redactor,
         publish: Publish | None = None,
+        crash_log: CrashLog | None = None,
     ) -> None:
-        """With `publish`, verdicts are sent for messages that are redrives (E5)."""
+        """With `publish`, verdicts are sent for messages that are redrives (E5).
+
+        `crash_log` is None where messages do not outlive the process.
+        """
         self._receiver = receiver
         self._pipe = pipe
         self._completed = pipe.completed
@@ -104,6 +110,13 @@ class Runner:
         )
         self._callbacks = Callbacks(callbacks, self._callback_failed)
         self._innocent = Innocent()
+        self._returned = Innocent()  # deliveries that this process gave back as failed: those do count
+        self._crash_log = crash_log
+        self._is_isolating = False  # one message runs, and nothing beside it
+        self._isolated = asyncio.Event()
+        self._parked = asyncio.Event()
+        self._is_narrow = False  # one delivery is out at a time
+        self._has_succeeded = False  # some message was processed in this process
         self._paused = False
         self._calm = asyncio.Event()
         self._is_stopping = False
@@ -162,10 +175,13 @@ class Runner:
         self._accept()
         self._slots.close()
         await self._receiver.close()
+        if self._crash_log is not None:
+            self._crash_log.close()
 
     async def _give_back_what_nobody_began(self) -> None:
         """A stop in order must not count against messages that no handler has seen: three of them would make poison."""
-        untouched = [delivery for delivery in self._line if delivery.alive]
+        held = [*self._line, *(job.delivery for job in self._again if job.is_alone)]
+        untouched = [delivery for delivery in held if delivery.alive]
         self._line.clear()
         self._again.clear()
         if untouched:
@@ -180,6 +196,8 @@ class Runner:
             except TransportClosedError:
                 return
             self._tell("received", self.source, len(batch))
+            if self._crash_log is not None and (self._crash_log.is_alert or self._is_narrow):
+                batch = self._without_suspects(self._crash_log, batch)
             self._line.extend(batch)
             self._more.set()
 
@@ -190,22 +208,37 @@ class Runner:
         IN_HANDLER.set(True)
         direct = None if self._listeners.tracers else self._pipe.direct
         in_a_row = 0
+        records = None if self._crash_log is None else self._crash_log.records
+        at = CrashLog.offset_of(slot.number)
         while not self._is_stopping:
+            if self._must_park():
+                self._parked.set()
+                await self._isolated.wait()
+                continue
             if not self._line and not self._again:
                 in_a_row = 0
                 self._more.clear()
                 await self._more.wait()
                 continue
-            if self._is_held() and not await self._let_go():
-                continue
+            if self._is_held():
+                if not await self._let_go():
+                    continue
+                if self._must_park():
+                    self._no_probe()
+                    continue
             if self._again:
-                await self._run(self._again.popleft(), slot)
+                if self._again[0].is_alone and self._crash_log is not None:
+                    await self._run_alone(self._crash_log, slot)
+                else:
+                    await self._run(self._again.popleft(), slot)
                 in_a_row += 1
             elif direct is None:
                 await self._run(self._job(self._line.popleft()), slot)
                 in_a_row += 1
             else:
                 in_a_row += await self._run_first_ones(slot, *direct)
+            if records is not None:
+                records[at] = 0  # nothing runs here
             if in_a_row >= _FAIR:
                 in_a_row = 0
                 await asyncio.sleep(0)
@@ -219,6 +252,14 @@ class Runner:
         if job.attempt == 1 and job.delivery.is_for_another_group:
             self._skip(job.delivery)
             return
+        log = self._crash_log
+        if log is not None and not job.is_alone:
+            if job.attempt == 1 and self._must_be_alone(log, job):
+                self._no_probe()
+                job.is_alone = True
+                self._again.append(job)
+                return
+            job.delivery.write_trace(log.records, CrashLog.offset_of(slot.number))
         attempt = self._traced if self._listeners.tracers else self._pipe.attempt
         self._follow(job, await attempt(job, slot))
 
@@ -229,12 +270,16 @@ class Runner:
         """
         line, accepted = self._line, self._accepted
         deaths, releases, breaker = self._deaths, self._releases, self._breaker
+        records = None if self._crash_log is None else self._crash_log.records
+        at = CrashLog.offset_of(slot.number)
         self._slots.watch()
         for number in range(1, _FAIR + 1):
             delivery = line.popleft()
             if not delivery.alive or delivery.delivery_count not in _FIRST or delivery.redrive is not None:
                 await self._run(self._job(delivery), slot)
                 return number
+            if records is not None:
+                delivery.write_trace(records, at)
             slot.turn += 1
             try:
                 await function(decode(delivery))
@@ -261,7 +306,120 @@ class Runner:
 
     def _job(self, delivery: Delivery) -> Job:
         """Of a delivery of which there is more to be remembered than that it is done."""
-        return Job(delivery, forgiven=self._innocent.count(delivery))
+        forgiven = self._innocent.count(delivery)
+        log = self._crash_log
+        if log is not None and (count := delivery.delivery_count or 1) > 1:
+            forgiven += log.running(delivery)
+            # Every crash may have raised its count, but for the deliveries that have failed here.
+            unexplained = count - 1 - forgiven - self._returned.count(delivery)
+            forgiven += max(0, min(log.crashes, unexplained))
+        return Job(delivery, forgiven=forgiven)
+
+    # --- messages that may end the process -----------------------------------------------------------------------
+
+    def _without_suspects(self, log: CrashLog, batch: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Put those aside that are to run alone; the others."""
+        others: list[Delivery] = []
+        for delivery in batch:
+            if delivery.is_redelivered and log.is_suspect(delivery):
+                job = self._job(delivery)
+                job.is_alone = True
+                self._again.append(job)
+                continue
+            if self._is_narrow and not self._is_isolating and not self._is_doubtful(log, self._job(delivery)):
+                self._widen()
+            others.append(delivery)
+        return others
+
+    def _must_be_alone(self, log: CrashLog, job: Job) -> bool:
+        """Whether a message may be the one that ended a process, and is not known to be innocent."""
+        if (job.delivery.delivery_count or 1) <= 1:
+            return False
+        log.look()
+        if log.is_alert and log.is_suspect(job.delivery):
+            return True
+        if (job.count or 1) - 1 <= self._returned.count(job.delivery):
+            return False  # every earlier delivery is accounted for
+        if not log.remembers and not self._has_succeeded:
+            return True  # nobody knows what ran when it was delivered before: one has to succeed first
+        return self._is_doubtful(log, job)
+
+    def _is_doubtful(self, log: CrashLog, job: Job) -> bool:
+        """Whether a message was delivered too often, and not all of it by failing in this process.
+
+        Where the log remembers no crash of it, it may have been beside the one that crashed, each time. Where there is
+        no log, only the last delivery was certainly its own: it was then the only one that was out.
+        """
+        count, limit = job.count or 1, self._options.max_deliveries
+        if count <= limit or count - 1 <= self._returned.count(job.delivery):
+            return False
+        return log.remembers or count == limit + 1
+
+    async def _run_alone(self, log: CrashLog, slot: Slot) -> None:
+        """Run the first of those that may end the process, with nothing beside it."""
+        job = self._again[0]
+        self._is_isolating = True
+        self._isolated.clear()
+        try:
+            while self._slots.is_anything_beside(slot):
+                self._parked.clear()
+                await self._parked.wait()
+            if self._is_stopping or not self._again or self._again[0] is not job:
+                return
+            self._again.popleft()
+            if not log.remembers:
+                await self._narrow()
+            await self._try_alone(log, job, slot)
+        finally:
+            self._is_isolating = False
+            self._isolated.set()
+
+    async def _try_alone(self, log: CrashLog, job: Job, slot: Slot) -> None:
+        delivery = job.delivery
+        if not delivery.alive:  # its connection is gone: it will come again
+            await self._run(job, slot)
+            return
+        job.crashes = log.put_on_trial(delivery).crashes
+        job.on_trial = not job.crashes and self._is_doubtful(log, job)
+        if job.crashes:
+            delivery.raise_count(job.crashes + 1)
+        log.begin_alone(slot.number, delivery)
+        await self._run(job, slot)
+        log.end(slot.number)
+        if (
+            job.crashes < self._options.max_deliveries
+        ):  # one that is given up is cleared when its letter is durable
+            log.clear(delivery)
+        if self._is_narrow and not job.on_trial:
+            self._widen()
+        job.is_alone = job.on_trial = False
+
+    def _must_park(self) -> bool:
+        """Whether nothing may be begun because a message runs alone."""
+        return self._is_isolating
+
+    async def _narrow(self) -> None:
+        """Let nothing else be out, so that the broker counts a crash against this message alone."""
+        if not self._is_narrow:
+            self._is_narrow = True
+            self._receiver.resize(1)
+            if isinstance(self._receiver, Narrows):
+                await self._receiver.narrowed()
+                await asyncio.sleep(0)  # what has come until then is taken in
+        others = [*self._line, *(job.delivery for job in self._again if job.is_alone)]
+        self._line.clear()
+        self._again = deque(job for job in self._again if not job.is_alone)
+        if others := [delivery for delivery in others if delivery.alive]:
+            await self._receiver.release([Release(delivery, counts=False) for delivery in others])
+
+    def _widen(self) -> None:
+        self._is_narrow = False
+        self._window = self._receiver.source.window
+        if not self._is_stopping:
+            self._receiver.resize(self._window)
+            self._fit_window()
+
+    # --- holding back --------------------------------------------------------------------------------------------
 
     def _is_held(self) -> bool:
         breaker = self._breaker
@@ -343,6 +501,8 @@ class Runner:
                 return
             self._complete(job.delivery)
         elif isinstance(decision, GiveBack):
+            if self._crash_log is not None:
+                self._returned.add(job.delivery)
             self._tell("given_back", self.source, job.delivery, decision.after, done.failure)
             self._releases.add(Release(job.delivery, decision.after))
         elif done.failure is not None:
@@ -371,6 +531,7 @@ class Runner:
             for delivery in done:
                 if not delivery.alive:
                     self._innocent.add(delivery)
+        self._has_succeeded = True
         late = self._receiver.accept(done)
         self._tell("completed", self.source, len(done))
         if late:
@@ -411,7 +572,7 @@ class Runner:
         Not so a window of one: who asks for that wants the messages one after the other.
         """
         usual = self._receiver.source.window
-        if self._is_stopping or usual == 1:
+        if self._is_stopping or self._is_narrow or usual == 1:
             return
         over = min(len(self._waiting), self._options.most_waiting) - usual // 2
         # In steps of the usual window, and one step late on the way down: a change costs a subscription.
@@ -443,6 +604,8 @@ class Runner:
         self._callbacks.tell(event)
         if lost:
             self._receiver.accept([death.delivery])
+        if self._crash_log is not None and self._crash_log.is_alert and (error is None or lost):
+            self._crash_log.clear(death.delivery)
         return error is not None and not lost
 
     def _gone(self, count: int) -> None:

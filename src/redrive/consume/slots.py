@@ -42,13 +42,17 @@ class Slots:
 
     def open(self) -> "Slot":
         """A slot for the task that asks."""
-        slot = Slot(self)
+        slot = Slot(self, len(self._slots))
         self._slots.append(slot)
         return slot
 
     def busy(self) -> "list[asyncio.Task[Any]]":
         """The tasks in whose slots something runs."""
         return [slot.task for slot in self._slots if slot.turn % 2]
+
+    def is_anything_beside(self, slot: "Slot") -> bool:
+        """Whether something runs in another slot."""
+        return any(other.turn % 2 for other in self._slots if other is not slot)
 
     def close(self) -> None:
         """Watch no more, and let idle threads end."""
@@ -99,10 +103,11 @@ class Slot:
     Who cannot spare that for each message counts `turn` up by hand, before and after, and asks `failed` or `overran`.
     """
 
-    __slots__ = ("_lane", "_slots", "overran", "seen", "since", "task", "turn")
+    __slots__ = ("_lane", "_slots", "number", "overran", "seen", "since", "task", "turn")
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, slots: Slots, number: int) -> None:
         self._slots = slots
+        self.number = number
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  a slot is opened by the task that works in it
         self.task = task

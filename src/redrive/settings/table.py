@@ -134,6 +134,11 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
                 "flood_least": Setting(whole(1, 100_000), "the deliveries that are looked at"),
                 "flood_pause": Setting(duration(_SOON, _DAY), "the first pause; each failed probe doubles it"),
                 "flood_longest": Setting(duration(_SOON, _DAY), "the longest pause"),
+                "state_directory": Setting(
+                    text,
+                    "where crash logs are kept, by which a message that ends its process is found; unset:"
+                    " `$STATE_DIRECTORY`, `$XDG_STATE_HOME/redrive` or `~/.local/state/redrive`; `none`: nowhere",
+                ),
             },
         ),
         "retry": (

@@ -96,6 +96,7 @@ class ConsumeSettings(msgspec.Struct, frozen=True, kw_only=True):
     flood_least: int = 20
     flood_pause: timedelta = timedelta(seconds=5)
     flood_longest: timedelta = timedelta(minutes=1)
+    state_directory: str | None = None
 
 
 class SourceSettings(msgspec.Struct, frozen=True, kw_only=True):

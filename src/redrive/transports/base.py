@@ -55,16 +55,21 @@ T26  `target_state` tells how many messages wait for a consumer, how many consum
 The transport does not know handlers, rules or stores.
 """
 
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Literal, Protocol, Self, runtime_checkable
+from typing import Any, Final, Literal, Protocol, Self, runtime_checkable
 
 import msgspec
 
 from redrive.errors import ConsumerTimeoutError, RedriveError
 from redrive.letters import DeadLetter, Message, Origin
 from redrive.letters.redrive import Redrive, for_handlers, redrive_of
+
+TRACE_SIZE: Final = 256  # octets of a trace
+RUNNING: Final = 1  # its first octet
+_TRACE: Final = struct.Struct(f"<B{TRACE_SIZE - 1}s")
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +113,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     # Whether every delivery needs a count. A collector looks for no poison: what may be the first or a later delivery
     # comes to it with a `delivery_count` of None, instead of being put back first as a copy with a count.
     counts_deliveries: bool = True
+    # RabbitMQ, classic queues: how many redelivered messages are put back as copies with a count; None: all of them.
+    # Beyond that they come as if delivered for the first time: after a crash of the broker, all of a queue do.
+    most_recounted: int | None = None
 
     @property
     def dlq(self) -> str:
@@ -214,6 +222,26 @@ class Delivery(ABC):
         return True
 
     @property
+    def is_redelivered(self) -> bool:
+        """Whether it may have been handed out before."""
+        return (self.delivery_count or 2) > 1
+
+    def raise_count(self, count: int) -> None:  # noqa: ARG002  most brokers count by themselves
+        """It was delivered at least so often, by what was found out elsewhere."""
+        return
+
+    def write_trace(self, buffer: Any, at: int) -> None:
+        """Write what tells this message from others into a buffer, in at most `TRACE_SIZE` octets.
+
+        Once for each message, before its handler starts: as cheap as can be.
+        """
+        _TRACE.pack_into(buffer, at, RUNNING, self.key.encode("utf-8", "replace"))
+
+    def has_trace(self, trace: bytes) -> bool:
+        """Whether `write_trace` may have written this of this message. When in doubt, yes."""
+        return trace == _TRACE.pack(RUNNING, self.key.encode("utf-8", "replace"))
+
+    @property
     @abstractmethod
     def delivery_count(self) -> int | None:
         """How often it was delivered, this time included; None where it cannot be known."""
@@ -287,6 +315,22 @@ class TimesOut(Protocol):
     """A receiver whose broker takes deliveries back that are not settled in time."""
 
     on_consumer_timeout: Callable[[ConsumerTimeoutError], None]
+
+
+@runtime_checkable
+class Narrows(Protocol):
+    """A receiver for which a smaller window takes effect only after a while."""
+
+    async def narrowed(self) -> None:
+        """Wait until no more deliveries are under way than the window has room for."""
+
+
+@runtime_checkable
+class HasGroups(Protocol):
+    """A transport whose consumers belong to groups."""
+
+    def group_of(self, source: Source) -> str:
+        """The consumer group that receives this source."""
 
 
 class Transport(Protocol):

@@ -5,20 +5,23 @@ librdkafka gave it and decodes when it is asked. The rule: `message` and `origin
 he sent it; a record that waited in a retry topic tells of itself as if it had never been there.
 """
 
+import struct
 from abc import ABCMeta
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from confluent_kafka import Message as Record
 
 from redrive.letters import Message, Origin
 from redrive.letters.redrive import ID, Redrive, redrive_of
-from redrive.transports.base import Delivery
+from redrive.transports.base import RUNNING, Delivery
 from redrive.transports.kafka.headers import Pair, content_type_of, message_of, pairs_of
 from redrive.transports.kafka.journey import WAY, Journey, journey_of
 from redrive.transports.kafka.partitions import Partition
 
 NAME: Final = "kafka"
+_TRACE: Final = struct.Struct("<Biq")
+_write_trace: Final = _TRACE.pack_into
 
 
 class Place:
@@ -90,6 +93,14 @@ class KafkaDelivery(Delivery, msgspec.Struct, metaclass=_Kind, gc=False, eq=Fals
             endpoint=self.place.broker,
         )
 
+    def write_trace(self, buffer: Any, at: int) -> None:
+        """Partition and offset."""
+        _write_trace(buffer, at, RUNNING, self.partition.number, self.offset)
+
+    def has_trace(self, trace: bytes) -> bool:
+        """Partition and offset are those of the trace."""
+        return _TRACE.unpack_from(trace)[1:] == self.born
+
     @property
     def alive(self) -> bool:
         """Whether it can still be settled: it was not yet, and its partition is ours."""
@@ -118,6 +129,10 @@ class WaitedDelivery(KafkaDelivery):
         if self._message is None:
             self._message = message_of(self.record, self.pairs, WAY)
         return self._message
+
+    def write_trace(self, buffer: Any, at: int) -> None:
+        """The partition and the offset where its producer put it."""
+        _write_trace(buffer, at, RUNNING, *self.born)
 
     @property
     def born(self) -> tuple[int, int]:

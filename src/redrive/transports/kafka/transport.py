@@ -176,6 +176,10 @@ class KafkaTransport:
         """T25. A group that nothing consumes in the name of never gets to a record."""
         return await self._opened().groups.unreachable(consumers)
 
+    def group_of(self, source: Source) -> str:
+        """The consumer group that receives this topic."""
+        return self._url.group_of(source.name, source.group)
+
     def _group_of(self, source: str) -> str:
         """The group by which this topic is received here; else the one that it would be received by."""
         own = [receiver for receiver in self._receivers if receiver.source.name == source]

@@ -5,15 +5,17 @@ what stands in `message` and `origin` is what the producer sent, and `key` is th
 again, sealed in a copy of ours or given back by the broker.
 """
 
+import struct
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from redrive.amqp.hot import parse_deliver, parse_route
+from redrive.amqp.hot import parse_route
 from redrive.amqp.properties import read_content_type
+from redrive.errors import RedriveError
 from redrive.letters import Headers, Message, Origin
 from redrive.letters.headers import pack
 from redrive.letters.redrive import ID, Redrive, redrive_of
-from redrive.transports.base import Delivery
+from redrive.transports.base import RUNNING, TRACE_SIZE, Delivery
 from redrive.transports.rabbitmq.envelope import DEATH, OURS, Unsealed, unseal
 from redrive.transports.rabbitmq.message import to_message
 
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 NAME = "rabbitmq"
 _REDRIVE_ID, _OURS = ID.encode(), OURS.encode()
 _HEADER_SIZE = 12  # octets of a content header in front of the properties
+_TRACED_HEADER: Final = 176  # octets of the content header in a trace; it says how long the body is
+_TRACED_BODY: Final = TRACE_SIZE - _TRACED_HEADER - 5
+_TRACE: Final = struct.Struct(f"<BI{_TRACED_HEADER}s{_TRACED_BODY}s")
+_write_trace: Final = _TRACE.pack_into
 
 
 class Header:
@@ -79,7 +85,27 @@ class RabbitDelivery(Delivery):
     @property
     def is_redelivered(self) -> bool:
         """Whether the queue has handed it out before, to anybody."""
-        return parse_deliver(self._method)[2]
+        method = self._method
+        return method[13 + method[4]] != 0
+
+    def write_trace(self, buffer: Any, at: int) -> None:
+        """The beginnings of header and body as they came; they are made sense of when they are needed."""
+        header = self._header
+        _write_trace(buffer, at, RUNNING, len(header), header, self.body)
+
+    def has_trace(self, trace: bytes) -> bool:
+        """Body and message id, or all other properties, are those of the trace, as far as it goes."""
+        _, header_size, header, body = _TRACE.unpack_from(trace)
+        body_size = int.from_bytes(header[4:_HEADER_SIZE])
+        if body_size != len(self.body) or body[:body_size] != self.body[:_TRACED_BODY]:
+            return False
+        if header_size > _TRACED_HEADER:
+            return True
+        try:
+            properties = unseal(header[_HEADER_SIZE:header_size], self.subscription.source.name).properties
+            return _identity(to_message(properties, b"")) == _identity(self.message)
+        except (RedriveError, ValueError):
+            return True
 
     @property
     def message(self) -> Message:
@@ -213,6 +239,11 @@ class RabbitDelivery(Delivery):
         self._counted += more
         self.is_judged = True
 
+    def raise_count(self, count: int) -> None:
+        """It was delivered at least so often: a classic queue does not count."""
+        if count > self.known_count:
+            self.count(count - self.known_count)
+
     @property
     def alive(self) -> bool:
         """Whether it can still be settled."""
@@ -225,6 +256,13 @@ class RabbitDelivery(Delivery):
             name = fingerprint(self.unsealed.properties, self.route, self.body, self.message)
             self._key = f"{self.subscription.source.name}/{name}"
         return self._key
+
+
+def _identity(message: Message) -> object:
+    if message.message_id:
+        return message.message_id
+    headers = sorted(message.headers, key=lambda pair: pair[0])
+    return message.content_type, message.correlation_id, message.sent_at, headers
 
 
 def fingerprint(

@@ -64,6 +64,7 @@ class RabbitReceiver:
         self._tasks: set[asyncio.Task[None]] = set()
         self._follower: asyncio.Task[None] | None = None
         self._is_caring = False
+        self._recounts_left = source.most_recounted
         self._is_stopped = False
         self._is_closed = False
         self.on_consumer_timeout: Callable[[ConsumerTimeoutError], None] = lambda _error: None
@@ -108,6 +109,8 @@ class RabbitReceiver:
             delivery.subscription.learn_type(counts=delivery.broker_count is not None)
             if self._peeks:
                 self._forgive(delivery)
+            if self._recounts_left == 0 and delivery.broker_count is None and not delivery.has_foreign_counts:
+                delivery.count(0)  # whether it was handed out here before, nobody knows
         if delivery.unsealed.not_before is not None and self._early(delivery) > timedelta(0):
             return True
         return delivery.is_uncounted
@@ -161,6 +164,8 @@ class RabbitReceiver:
             )
             for each in others
         ]
+        if self._recounts_left is not None:
+            self._recounts_left = max(0, self._recounts_left - sum(each.is_uncounted for each in others))
         for delivery, error in zip(others, await self._settler.replace(others, copies), strict=True):
             if error is not None and delivery.alive:
                 # It cannot be put back, so it is handed out as it is, rather than stay where nobody sees it.
@@ -252,6 +257,11 @@ class RabbitReceiver:
         self._window = window
         if self._subscription is not None and not self._is_stopped:
             self._subscription.resize(window)
+
+    async def narrowed(self) -> None:
+        """Wait until no more deliveries are under way than the window has room for."""
+        if self._subscription is not None and not self._is_stopped:
+            await self._subscription.narrowed()
 
     async def stop(self) -> None:
         """Let no more deliveries come. What is out can still be settled."""

@@ -58,6 +58,7 @@ class Subscription:
         self._cut = 0  # deliveries up to this tag belong to consumers that were cancelled
         self._resizing: asyncio.Task[None] | None = None
         self._settled_some = asyncio.Event()
+        self._cancelled = asyncio.Event()
         channel.on_delivery = self._delivered
         channel.on_method = self._heard
         channel.on_end = self._end
@@ -168,9 +169,16 @@ class Subscription:
     def resize(self, window: int) -> None:
         """From now on, so many may be out and unsettled."""
         self._window = min(window, _LARGEST_WINDOW)
+        self._cancelled.set()  # whoever waits for a smaller window looks again
         if self._resizing is None and self.alive:
             self._resizing = self._loop.create_task(self._resize())
         self._settled_some.set()
+
+    async def narrowed(self) -> None:
+        """Wait until the consumers that made the window too large are cancelled."""
+        while self.alive and sum(self._consumers.values()) > self._window:
+            self._cancelled.clear()
+            await self._cancelled.wait()
 
     async def _resize(self) -> None:
         try:
@@ -195,6 +203,7 @@ class Subscription:
             await answer
             self._consumers.pop(name, None)
         self._cut = self._ledger.delivered
+        self._cancelled.set()
 
     # --- the end ---------------------------------------------------------------------------------------------
 
@@ -247,6 +256,7 @@ class Subscription:
             self.flush()
         self.alive = False
         self._settled_some.set()
+        self._cancelled.set()
 
     def _end(self, error: TransportError) -> None:
         self._stop_settling()
