@@ -376,8 +376,11 @@ def test_a_page_in_a_browser_cannot_use_the_store(tmp_path: Path) -> None:
         key = {"Authorization": f"Bearer {key_file.read_text().strip()}"}
         form |= key
         ours = {"Content-Type": "application/msgpack", **key}
-        assert _status(urllib.request.Request(damage, b"\x80", form)) == 400
+        assert _status(urllib.request.Request(damage, b"\x80", form)) == 415
         assert _status(urllib.request.Request(damage, b"\x80", {**ours, "Host": "evil.example"})) == 403
+        assert (
+            _status(urllib.request.Request(damage, b"\x80", {**ours, "Origin": "http://evil.example"})) == 403
+        )
         assert _status(urllib.request.Request(damage, b"\x80", ours)) == 200
         assert _status(urllib.request.Request(f"{server.http}/store/close", b"\x80", ours)) == 400
 
