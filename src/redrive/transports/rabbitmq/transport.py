@@ -188,12 +188,17 @@ class RabbitTransport:
     async def _find_alarm(self) -> str | None:
         """Why the broker accepts no messages; None: it accepts them, or does not say.
 
-        A broker announces an alarm to connections that publish. So this publishes a message that no queue receives: it
-        is returned, unless there is an alarm.
+        A broker announces an alarm to a connection that publishes, accepts that message and reads no more. So this
+        publishes two messages that no queue receives: the second one is returned, unless there is an alarm.
         """
         _, publisher = self._opened()
         nowhere = Outgoing("", f"redrive.probe.{token_hex(8)}", NO_PROPERTIES, b"")
-        probing = asyncio.ensure_future(publisher.publish([nowhere]))
+
+        async def probe() -> None:
+            for _ in range(2):
+                await publisher.publish([nowhere])
+
+        probing = asyncio.ensure_future(probe())
         try:
             for _ in range(int(_ALARM_TIMEOUT / _ALARM_INTERVAL)):
                 link = None if self._publishing is None else self._publishing.current
