@@ -101,7 +101,10 @@ def killed(running: "subprocess.Popen[str]", after: float) -> bool:
     """Kill it so long after it has sent the first batch; False: it had ended before."""
     assert running.stderr is not None
     first = running.stderr.readline()
-    assert first.startswith("sending: "), first + running.stderr.read()
+    if not first.startswith("sending: "):
+        _, errors = running.communicate(timeout=_TIMEOUT)
+        assert running.returncode == 0, first + errors
+        return False
     time.sleep(after)
     was_running = running.poll() is None
     running.kill()
@@ -122,8 +125,9 @@ def test_replay_killed_and_resumed_at_once_sends_every_letter(
 ) -> None:
     folder, store_url, amqp = place
     asyncio.run(fill(store_url, amqp))
-    chance = random.Random(17)
-    where = ("--where", "source:orders", "--batch", str(BATCH), "--rate", "400")
+    chance = random.Random(soak.seed(17))
+    # A rate at which it takes seconds, so that there is something left to kill on a machine of any speed.
+    where = ("--where", "source:orders", "--batch", str(BATCH), "--rate", "150")
     kills = int(killed(started(folder, "--broker", amqp, *where), chance.uniform(0.0, 0.2)))
     operation, _ = asyncio.run(look(store_url))
     resume = ("--resume", operation.id, "--broker", amqp)
@@ -138,9 +142,10 @@ def test_replay_killed_and_resumed_at_once_sends_every_letter(
     twice = copies.total() - len(copies)
     with capsys.disabled():
         print(f"\nreplay killed {kills} times: {COUNT} letters, {twice} sent twice, resumed in {took:.1f} s")  # noqa: T201
+    soak.report(kills=kills, acknowledged=COUNT, lost=COUNT - len(copies), duplicated=twice)
     assert (code, errors) == (0, "")
     assert (answer["state"], answer["outcomes"]) == ("done", {"sent": COUNT})
     assert len(copies) == COUNT
     assert states == {State.PROCESSING: COUNT}
-    assert kills == KILLS
+    assert kills >= 1
     assert twice <= kills * BATCH
