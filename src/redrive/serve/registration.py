@@ -44,6 +44,7 @@ class Registration:
         self.broker = broker
         self.server = server
         self.reached = Prerequisite("the registration of the broker", "broker")
+        self.attempted = asyncio.Event()  # with or without success
 
     async def run(self, stop: asyncio.Event) -> None:
         """Register, and renew it until `stop` is set."""
@@ -65,7 +66,10 @@ class Registration:
         except BrokerConflictError:
             self.reached.lose()
             raise
-        self.reached.meet()
+        else:
+            self.reached.meet()
+        finally:
+            self.attempted.set()
 
     def _known(self) -> KnownBroker:
         transport = self._transport

@@ -146,6 +146,7 @@ class Server:
         try:
             for prerequisite in crew.prerequisites:
                 await until_first(prerequisite.wait(), self._stop.wait())
+            await until_first(crew.registration.attempted.wait(), self._stop.wait())
             if not self._stop.is_set():
                 ready()
             await self._stop.wait()
