@@ -4,10 +4,10 @@ Freed objects stay with the allocators of Python and of the C library, which kee
 the size of the most that it ever held. After a flood that is most of the memory of the process.
 """
 
-import gc
 import os
 import resource
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -35,8 +35,12 @@ def default_memory_limit() -> int:
 def resident_bytes() -> int:
     """How much memory the process has, or where the system does not say: had at most."""
     try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        return pages * resource.getpagesize()
+        # Called while memory is full: what a `Path` leaves in memory would keep it from being returned.
+        file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return int(os.read(file, 100).split()[1]) * resource.getpagesize()
+        finally:
+            os.close(file)
     except (OSError, ValueError, IndexError):
         largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return largest * (1 if sys.platform == "darwin" else 1024)
@@ -48,13 +52,15 @@ def shrink(table: dict[K, V]) -> dict[K, V]:
     return dict(table) if size > max(_MIN_SHRUNK_BYTES, _BYTES_PER_ITEM * len(table)) else table
 
 
-def return_free_memory() -> None:
-    """Free what is garbage, and give free memory back to the system where the C library can do so."""
-    import ctypes  # noqa: PLC0415  costs time at the start, and few processes come here
+def find_trim() -> Callable[[int], int]:
+    """The function of the C library that gives free memory back to the system; one that does nothing if it has none.
 
-    gc.collect()
+    To be called before memory fills up: what stays in memory from then on keeps what is around it.
+    """
+    import ctypes  # noqa: PLC0415  costs time at the start: a broker listens before that
+
     try:
-        trim = ctypes.CDLL(None).malloc_trim
-    except (OSError, AttributeError):
-        return  # not glibc
-    trim(0)
+        trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):  # it is not glibc
+        return lambda _: 0
+    return trim

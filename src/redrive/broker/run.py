@@ -25,7 +25,7 @@ from redrive.broker.arguments import Features
 from redrive.broker.core import DEAD_LETTER_RETRY, GUEST, Broker
 from redrive.broker.journal_errors import JournalReplacedError
 from redrive.broker.journal_keep import JournalKeep
-from redrive.broker.memory import default_memory_limit, resident_bytes
+from redrive.broker.memory import default_memory_limit, find_trim, resident_bytes
 from redrive.broker.server import Server, ServerOptions
 from redrive.clock import until_first
 from redrive.errors import ServiceError, SettingsError
@@ -100,9 +100,10 @@ async def run_broker(options: BrokerOptions) -> Server:
 
     server.on_failure = failed
     places, closers = await _listen(server, options)
+    _say(f"redrive broker listens on {' and '.join(places)}")
+    server.trim_memory = find_trim()
     gc.freeze()  # what is there now stays: the collector need not look at it again and again
     gc.set_threshold(50_000, 20, 100)
-    _say(f"redrive broker listens on {' and '.join(places)}")
     await stop.wait()
     for close in closers:
         await close()

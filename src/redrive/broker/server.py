@@ -11,6 +11,7 @@ with one request does not wait for those with thousands.
 """
 
 import asyncio
+import gc
 import logging
 import ssl
 import time
@@ -24,7 +25,6 @@ from redrive.amqp.frames import HEARTBEAT_FRAME
 from redrive.amqp.states import ConnectionState
 from redrive.broker.core import Broker
 from redrive.broker.journal_keep import JournalKeep
-from redrive.broker.memory import return_free_memory
 from redrive.broker.message import ENTRY_COST
 from redrive.broker.session import Session
 
@@ -83,6 +83,7 @@ class Server:
         self._blocked_backlogs: list[Connection] = []  # of publishers that have to wait
         self.is_blocked = False  # publishers are not read from; follows the alarm at the end of a turn
         self._release_timer: asyncio.TimerHandle | None = None
+        self.trim_memory: Callable[[int], int] = lambda _: 0  # gives free memory back to the system
         self._cost_at_check = 0
         self._cost_at_release = 0
         self._set_budget()
@@ -217,7 +218,8 @@ class Server:
         if cost - since < _IDLE_COST and cost - self._cost_at_release > _MIN_RELEASE_COST:
             self._cost_at_release = cost
             self.broker.release_memory()
-            return_free_memory()
+            gc.collect()
+            self.trim_memory(0)
 
     def _send(self) -> None:
         broker = self.broker

@@ -124,6 +124,25 @@ async def test_blocked_publisher_is_not_closed_for_missing_heartbeats() -> None:
         assert connection in server.connections
 
 
+async def test_memory_is_returned_once_after_a_flood_is_over() -> None:
+    async with serving() as (server, _):
+        trims: list[int] = []
+
+        def trim(pad: int) -> int:
+            trims.append(pad)
+            return 1
+
+        server.trim_memory = trim
+        server._release_memory()
+        assert not trims, "nothing was done yet"
+        server.broker.cost += 100 << 20
+        server._release_memory()
+        assert not trims, "the flood is not over"
+        server._release_memory()
+        server._release_memory()
+        assert trims == [0]
+
+
 class BrokenKeep(Keep):
     """Fails for every durable queue."""
 

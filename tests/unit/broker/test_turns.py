@@ -12,7 +12,7 @@ from redrive.amqp.frames import PROTOCOL_HEADER, method_frame
 from redrive.amqp.properties import BasicProperties, encode_properties
 from redrive.broker import vhost as vhosts
 from redrive.broker.keep import Keep
-from redrive.broker.memory import MIN_MEMORY_LIMIT, default_memory_limit, resident_bytes, shrink
+from redrive.broker.memory import MIN_MEMORY_LIMIT, default_memory_limit, find_trim, resident_bytes, shrink
 from redrive.broker.message import ENTRY_COST
 from redrive.broker.queue import Queue
 from redrive.broker.session import METHOD_COST, Session
@@ -308,6 +308,7 @@ def test_shrink_keeps_tables_that_are_small_or_full() -> None:
 def test_default_memory_limit_is_a_part_of_the_memory_of_the_machine() -> None:
     assert MIN_MEMORY_LIMIT <= default_memory_limit() < 1 << 50
     assert resident_bytes() > 1 << 20
+    assert find_trim()(0) in {0, 1}
 
 
 # --- errors of the broker itself -----------------------------------------------------------------------------
