@@ -20,7 +20,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property
@@ -184,6 +184,13 @@ class App:
         from prometheus_client import CollectorRegistry  # noqa: PLC0415  loaded when somebody counts
 
         return CollectorRegistry()
+
+    def health(self) -> Mapping[str, object]:
+        """Whether dead letters can be published: `status` is `ok` or `failing`, with the figures of each queue."""
+        from redrive.watch.metrics import Metrics  # noqa: PLC0415  loaded when somebody listens
+
+        found = next((each for each in self.listeners if isinstance(each, Metrics)), None)
+        return {"status": "ok", "queues": {}} if found is None else found.health()
 
     def classifier(self) -> Classifier:
         """What judges errors: the app's own rules, then those of the settings, then the defaults."""

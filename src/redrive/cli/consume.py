@@ -24,7 +24,9 @@ _LOOK_EVERY: Final = 0.5  # seconds between two looks at the source files
 @click.command("consume")
 @click.argument("app_name", metavar="MODULE[:APP]")
 @click.option("--broker", "broker_url", help="The broker's URL, instead of the app's own.")
-@click.option("--metrics-port", type=PORT, help="Serve Prometheus metrics on this port; 0: any free one.")
+@click.option(
+    "--metrics-port", type=PORT, help="Serve Prometheus metrics and /health on this port; 0: any free one."
+)
 @click.option("--reload", "watch_files", is_flag=True, help="Start anew when a source file changes.")
 @logging_options
 @click.pass_obj
@@ -80,7 +82,7 @@ async def _consume(app: App, metrics_port: int | None, *, watch_files: bool) -> 
         if metrics_port is not None:
             from redrive.watch.metrics import serve_metrics
 
-            server = serve_metrics(metrics_port, registry=app.registry)
+            server = serve_metrics(metrics_port, registry=app.registry, health=app.health)
             click.echo(f"metrics on {server.url}")
         names = ", ".join(
             f"{entry.source.name} ({entry.options.concurrency} at a time)" for entry in app.subscriptions()

@@ -127,7 +127,8 @@ class CrashLog:
         if sys.platform == "win32":
             raise OSError("crash logs need file locks of a Unix system")
         log = cls(clock, slots)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for each in (folder.parent.parent, folder.parent, folder):
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
         log._folder = folder
         with log._locked():
             log.remembers = (folder / _LEDGER).exists()

@@ -9,7 +9,7 @@ The rule: labels cannot grow without end. Error types and reasons beyond a numbe
 This file does not know what is done with the figures: `docs/reference/metrics.md` has rules for alerts.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from threading import Lock
 from typing import Final
@@ -65,6 +65,11 @@ _BY_TOPIC: Final = (
     "dlq_messages_by_topic",
     "dead letters made durable, by the queue or topic they come from",
 )
+_UNPUBLISHED: Final = (
+    "dlq_publish_failures_in_a_row",
+    "failed tries to make a dead letter durable since the last one that succeeded",
+)
+_MOST_UNPUBLISHED: Final = 3  # so many in a row, and the consumer is not healthy
 _PAUSED: Final = ("source_paused", "1 while nothing is taken from the source, else 0")
 
 
@@ -83,12 +88,14 @@ class _Queue:
         "received",
         "retried",
         "skipped",
+        "unpublished",
     )
 
     def __init__(self) -> None:
         self.received = self.processed = self.retried = self.given_back = self.skipped = self.late = 0
         self.callback_failures = self.consumer_timeouts = self.consumer_failures = 0
         self.paused = False
+        self.unpublished = 0  # dead letters, since the last one that was published
         # A series that begins at one is an increase that nobody sees: the known reasons begin at zero.
         self.deaths: dict[str, int] = dict.fromkeys((str(reason) for reason in Reason), 0)
 
@@ -200,7 +207,9 @@ class Metrics(Silent):
             if not event.durable:
                 self._publish_failures += 1
                 self._lost += event.lost
+                queue.unpublished += 1
                 return
+            queue.unpublished = 0
             reason, kind = self._reasons.of(event.reason), self._types.of(event.failure.error_type)
             queue.deaths[reason] = queue.deaths.get(reason, 0) + 1
             self._dlq_messages += 1
@@ -237,6 +246,19 @@ class Metrics(Silent):
         queue = self._queues[source] = _Queue()
         return queue
 
+    def health(self) -> Mapping[str, object]:
+        """Whether dead letters can be published, as `/health` answers it."""
+        with self._lock:
+            unpublished = {source: queue.unpublished for source, queue in self._queues.items()}
+        failing = any(count >= _MOST_UNPUBLISHED for count in unpublished.values())
+        return {
+            "status": "failing" if failing else "ok",
+            "queues": {
+                label(source): {"dlq_publish_failures_in_a_row": count}
+                for source, count in unpublished.items()
+            },
+        }
+
     # --- scraped ---------------------------------------------------------------------------------------
 
     def describe(self) -> Iterable[Metric]:
@@ -247,18 +269,19 @@ class Metrics(Silent):
         """The families as they are now, for the registry."""
         with self._lock:  # consumers wait for it, so only copies are made
             queues = [
-                (label(source), queue.figures(), queue.deaths.copy(), queue.paused)
+                (label(source), queue.figures(), queue.deaths.copy(), queue.paused, queue.unpublished)
                 for source, queue in self._queues.items()
             ]
             together = (self._dlq_messages, self._publish_failures, self._lost)
             by_type, by_topic = self._by_type.copy(), self._by_topic.copy()
         families = _Families()
-        for name, figures, deaths, paused in queues:
+        for name, figures, deaths, paused, unpublished in queues:
             for counter, value in zip(families.by_queue, figures, strict=True):
                 counter.add_metric([name], value)
             for reason, count in deaths.items():
                 families.deaths.add_metric([name, reason], count)
             families.paused.add_metric([name], float(paused))
+            families.unpublished.add_metric([name], unpublished)
         for counter, value in zip(families.together, together, strict=True):
             counter.add_metric([], value)
         for kind, count in by_type.items():
@@ -279,7 +302,16 @@ class _Families:
         self.by_type = UntypedMetricFamily(*_BY_ERROR_TYPE, labels=["error_type"])
         self.by_topic = UntypedMetricFamily(*_BY_TOPIC, labels=["original_topic"])
         self.paused = GaugeMetricFamily(*_PAUSED, labels=queue)
+        self.unpublished = GaugeMetricFamily(*_UNPUBLISHED, labels=queue)
 
     @property
     def every(self) -> list[Metric]:
-        return [*self.by_queue, self.deaths, *self.together, self.by_type, self.by_topic, self.paused]
+        return [
+            *self.by_queue,
+            self.deaths,
+            *self.together,
+            self.by_type,
+            self.by_topic,
+            self.paused,
+            self.unpublished,
+        ]

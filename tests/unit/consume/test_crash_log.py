@@ -143,13 +143,14 @@ def test_damaged_files_say_less_and_stop_nobody(tmp_path: Path, clock: ManualClo
 
 
 def test_files_are_for_their_owner_only(tmp_path: Path, clock: ManualClock) -> None:
-    folder = tmp_path / "state" / "orders"
+    folder = tmp_path / "state" / "consume" / "orders"
     before = os.umask(0)
     try:
         log = CrashLog.open(folder, 3, clock)
     finally:
         os.umask(before)
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    for each in (folder, folder.parent, folder.parent.parent):
+        assert stat.S_IMODE(each.stat().st_mode) == 0o700, each
     for path in folder.iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
     log.close()

@@ -1,6 +1,7 @@
 """Prometheus fetches the figures over HTTP, on loopback unless asked otherwise."""
 
 import contextlib
+import json
 import socket
 import urllib.error
 import urllib.request
@@ -11,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from redrive.errors import ServiceError, SettingsError
 from redrive.watch.metrics import Metrics, MetricsServer, serve_metrics
+from tests.unit.watch.deliveries import an_event
 
 
 @pytest.fixture
@@ -85,3 +87,24 @@ def test_metrics_are_answered_beside_requests_that_do_not_arrive(server: Metrics
             half = halves.enter_context(socket.create_connection(("127.0.0.1", server.port)))
             half.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: ")
         assert get(server.url)[0].startswith("text/plain")
+
+
+def test_health_is_failing_while_dead_letters_cannot_be_published(registry: CollectorRegistry) -> None:
+    metrics = Metrics(registry)
+    with serve_metrics(0, registry=registry, health=metrics.health) as server:
+        url = server.url.replace("/metrics", "/health")
+        assert json.loads(get(url)[1]) == {"status": "ok", "queues": {}}
+        # When three tries in a row fail
+        for _ in range(3):
+            metrics.dead_lettered(an_event(error="no queue"))
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            get(url)
+        with caught.value as answer:
+            assert answer.code == 503
+            found = json.loads(answer.read())
+        assert found == {"status": "failing", "queues": {"orders": {"dlq_publish_failures_in_a_row": 3}}}
+        assert 'dlq_publish_failures_in_a_row{queue_name="orders"} 3.0\n' in get(server.url)[1]
+        # And when one succeeds
+        metrics.dead_lettered(an_event())
+        assert json.loads(get(url)[1])["status"] == "ok"
+        assert 'dlq_publish_failures_in_a_row{queue_name="orders"} 0.0\n' in get(server.url)[1]

@@ -81,6 +81,7 @@ def test_everything_heard_is_counted_under_its_name(metrics: Metrics, text: Call
         "dlq_publish_failures_total": 2,
         "dlq_lost_total": 1,
         'source_paused{queue_name="orders"}': 0,
+        'dlq_publish_failures_in_a_row{queue_name="orders"}': 2,
         'callback_failures_total{queue_name="orders"}': 2,
         'consumer_timeouts_total{queue_name="orders"}': 1,
         'consumer_failures_total{queue_name="orders"}': 1,
