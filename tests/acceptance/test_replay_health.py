@@ -6,14 +6,22 @@ On the embedded broker and SQLite, each command a process of its own.
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from redrive.clock import SystemClock
+from redrive.replay.options import ReplayOptions
+from redrive.replay.plan import begin, plan
+from redrive.stores.base import Store
+from redrive.stores.operations import OperationState
+from redrive.stores.query import EVERYTHING
 from redrive.testing import a_letter, letters
 from tests.acceptance.serving import PROGRAM
 from tests.acceptance.shop import Queue, Shop
@@ -130,3 +138,33 @@ def test_edited_copy_at_the_limit_of_redrives_waits_for_a_person_who_replays_it(
     assert answer["outcomes"] == {"sent": 1}
     ((headers, _),) = orders.got()
     assert headers["x-fixed"] == "yes"
+
+
+def test_resume_says_how_long_it_waits_for_a_runner_on_another_machine(
+    shop: Shop, orders: Queue, url: str
+) -> None:
+    # Given a replay that another machine has begun
+    shop.add(*letters(3))
+
+    async def begun_elsewhere(store: Store) -> str:
+        frozen = await plan(store, EVERYTHING)
+        operation = await begin(store, frozen, ReplayOptions(), by="anna", clock=SystemClock())
+        runner = "anna@elsewhere/4711/00000000-1"
+        assert await store.run_operation(operation.id, runner, lease=timedelta(minutes=1))
+        return operation.id
+
+    operation = shop.store(begun_elsewhere)
+    # When it is resumed here
+    words = ("replay", "--resume", operation, "--broker", url, "--force", "--yes", "--json")
+    running = shop.process(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert running.stderr is not None
+    # Then the command says what it waits for
+    said = r"waiting: anna@elsewhere/4711 may still run this operation; its lease expires in (1m|\d+s)\n"
+    line = running.stderr.readline()
+    assert re.fullmatch(said, line), line
+    # And it sends everything once the other runner has stopped
+    shop.store(lambda store: store.end_operation(operation, OperationState.STOPPED, by="anna"))
+    out, errors = running.communicate(timeout=60)
+    assert (running.returncode, errors) == (0, "")
+    assert json.loads(out)["outcomes"] == {"sent": 3}
+    assert len(orders.got()) == 3

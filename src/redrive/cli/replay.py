@@ -439,6 +439,15 @@ async def _run(
 ) -> Operation:
     clock, stop = SystemClock(), asyncio.Event()
     runner = runner_name(actor())
+    is_waiting = False
+
+    def hear(now: Progress) -> None:
+        nonlocal is_waiting
+        if quiet and now.phase == "waiting" and not is_waiting:  # it may take a minute: said to programs, too
+            click.echo(on_one_line(f"waiting: {now.note}"), err=True)
+        is_waiting = now.phase == "waiting"
+        _show(now, show)
+
     on_interrupt(stop.set)
     with progress(operation.total, quiet=quiet, done=operation.recorded) as show:
         replay = Replay(
@@ -449,7 +458,7 @@ async def _run(
             clock=clock,
             broker=broker,
             strategy=settings.strategy_options(),
-            progress=lambda now: _show(now, show),
+            progress=hear,
             assume_success=assume_success,
         )
         try:
