@@ -12,8 +12,9 @@ Contestants take turns and the median of the rounds counts. A run in which a mes
 where it should not, is void, and its contestant has no figure.
 
 The peer `bare transport` is our own transport without the runtime: that case tells what the runtime costs.
-`consume_peers` has the others' ways of consuming, `consume_ours` ours, `consume_fill` what lies in the queues. How much
-CPU everybody took goes to standard error, and so does what could not be measured and why.
+`consume_crash` compares the rate after a crash of the broker with that before it. `consume_peers` has the others'
+ways of consuming, `consume_ours` ours, `consume_fill` what lies in the queues. How much CPU everybody took goes to
+standard error, and so does what could not be measured and why.
 """
 
 import concurrent.futures
@@ -26,6 +27,7 @@ from statistics import median
 
 import psutil
 
+from benchmarks import consume_crash
 from benchmarks.amqp_load import Link
 from benchmarks.broker import Target, note, share, start_rabbitmq, until
 from benchmarks.case import Case, Figure, Speed, figures_of
@@ -123,6 +125,7 @@ def run(*, quick: bool) -> Iterator[Case]:
             arena = Arena(target, link, envelopes)
             yield from compare(arena, SUCCESS, [OURS, BARE, *peers], effort)
             yield from compare(arena, FAILURE, [OURS, *failing, *peers], effort)
+    yield from consume_crash.run(quick=quick)
 
 
 def run_ours(*, quick: bool) -> Iterator[Figure]:
