@@ -236,7 +236,7 @@ class Redactor:
             present.update(gated["path"].in_line(line, lower))
         if not line.isascii():
             present.update(gated["other letters"].in_line(line, lower))
-        if not present and not self._always and len(line) <= _LONGEST_LINE:
+        if not present and len(line) <= _LONGEST_LINE:
             if len(self._harmless) >= _LINES:
                 self._harmless.clear()
             self._harmless.add(line)
@@ -244,8 +244,8 @@ class Redactor:
 
     def clean(self, text: str) -> str:
         """The text without its secrets and without what follows 64 kB; the same text where there is nothing to do."""
-        if len(text) <= _LONGEST_LINE and zeroed(text) in self._harmless:  # one line that was met before
-            return text
+        if len(text) <= _LONGEST_LINE and not self._always and zeroed(text) in self._harmless:
+            return text  # one line that was met before
         for _ in range(_PASSES):
             found = self.find(text)
             if found and self.mode == "whole":
