@@ -8,6 +8,7 @@ recorded name is restored here, in one place.
 import asyncio
 import shutil
 import tarfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
@@ -24,6 +25,7 @@ from redrive.letters.redact import Redactor
 from redrive.letters.redrive import redrive_of
 from redrive.letters.verdict import from_body
 from redrive.recover.retention import restore
+from redrive.replay.options import FAILED, SKIPPED
 from redrive.replay.run import Replay
 from redrive.rules import Classifier, StrategyOptions
 from redrive.stores import cold_files
@@ -218,13 +220,20 @@ async def _resume(store: Store, clock: ManualClock, operation_id: str) -> dict[s
         operation = await store.operation(operation_id)
         done = await Replay(store, sender, operation, runner="next", clock=clock).run(asyncio.Event())
         items = [_item_as_recorded(item) for item in await store.items(operation_id, limit=_PAGE)]
-    return {"operation": plain(done), "items": plain(items), "sent": sender.sent}
+    outcomes = Counter(item.outcome for item in items if item.outcome is not None)
+    operation = msgspec.structs.replace(done, outcomes=dict(sorted(outcomes.items())))
+    return {"operation": plain(operation), "items": plain(items), "sent": sender.sent}
 
 
 def _item_as_recorded(item: Item) -> Item:
-    """An item with the words of version 1."""
-    words = {"it is claimed by a worker or another replay, or closed": "somebody holds it, or it is over"}
-    return msgspec.structs.replace(item, detail=words.get(item.detail, item.detail))
+    """An item as version 1 recorded it.
+
+    A deliberate difference: version 1 skipped letters that a worker of any broker had claimed. Today a letter of
+    another broker is a failure with that reason.
+    """
+    if item.outcome == FAILED and item.detail.startswith(f"it belongs to broker '{_UNNAMED}"):
+        return msgspec.structs.replace(item, outcome=SKIPPED, detail="somebody holds it, or it is over")
+    return item
 
 
 class _Recorder:
