@@ -139,15 +139,16 @@ class Channel:
         session = self.session
         broker, vhost, now = session.broker, session.vhost, session.now
         accepted = True
-        if len(queues) > 1 and sum(queue.keeps(message) for queue in queues) > 1:
+        count = len(queues)
+        if count > 1 and sum(queue.keeps(message) for queue in queues) > 1:
             broker.keep.share(message)
         for queue in queues:
             if queue.is_deleted:
                 continue
             accepted = vhost.enqueue(queue, message, now, facts.expiration, facts.priority) and accepted
         vhost.published += 1
-        broker.cost += message.size + ENTRY_COST * len(queues)
-        if not queues and not self._reply_directly(message):
+        broker.cost += message.size + ENTRY_COST * count
+        if not count and not self._reply_directly(message):
             vhost.unrouted[mandatory] += 1
             if mandatory:
                 self._return(message)

@@ -279,8 +279,12 @@ class Broker:
         if session in self.sessions:
             del self.sessions[session]
             self.churn["connection_closed"] += 1
-        for queue in [queue for queue in session.vhost.queues.values() if queue.owner is session]:
-            session.vhost.delete_queue(queue)
+        if (
+            session.has_exclusive_queues
+        ):  # to look for them costs more than all the rest where there are many queues
+            session.has_exclusive_queues = False
+            for queue in [queue for queue in session.vhost.queues.values() if queue.owner is session]:
+                session.vhost.delete_queue(queue)
 
     def close(self, session: Session, why: str) -> None:
         """An operator closes a connection."""

@@ -141,6 +141,7 @@ def queue_declare(channel: Channel, method: m.QueueDeclare) -> None:
         session.check("write", "exchange", dead_letters)
     vhost.check_queue_limit(name)
     declared = Declared(method.durable, method.auto_delete, dict(method.arguments))
+    session.has_exclusive_queues |= method.exclusive
     queue = vhost.declare_queue(
         name,
         vhost.with_default_type(declared, exclusive=method.exclusive),

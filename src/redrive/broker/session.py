@@ -74,6 +74,7 @@ class Session:
         self.was_blocked = False
         self.publishes = False
         self.is_congested = False
+        self.has_exclusive_queues = False  # or had
         self.is_tuned = False  # the limits of the connection are agreed on
         self.is_done = False  # everything has been said: close the socket once the outbox is empty
         self.is_left_to_client = False  # it has said good-bye, and hangs up by itself
