@@ -15,9 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Final
-
-import regex
+from typing import Any, Final
 
 from redrive.broker.erlang import octets
 from redrive.broker.pcre import PatternError, translate
@@ -33,6 +31,7 @@ BUDGET: Final = timedelta(
 )  # of a request, and of a pattern's matches that reached their limit
 _MAX_CACHED: Final = 1_000  # names come from clients; a cache must not grow with them
 _MAX_PATTERNS: Final = 64  # likewise
+_EVERY_NAME: Final = ".*"  # needs no engine: a broker that has no other pattern starts without loading it
 _LOG: Final = logging.getLogger("redrive.broker.patterns")
 
 
@@ -41,15 +40,7 @@ class NamePattern:
 
     def __init__(self, pattern: str, *, caseless: bool = False) -> None:
         self.pattern = pattern
-        source = translate(octets(pattern).decode("latin-1"))
-        try:
-            self._compiled = regex.compile(
-                source,
-                regex.VERSION0 | regex.ASCII | (regex.IGNORECASE if caseless else 0),
-                cache_pattern=False,
-            )
-        except (regex.error, RecursionError, OverflowError) as error:
-            raise PatternError(str(error).partition(" at position")[0], len(octets(pattern))) from None
+        self._compiled = None if pattern == _EVERY_NAME else _compile(pattern, caseless=caseless)
         self._results: dict[str, bool] = {}
         self._overtime = 0.0  # seconds of matches that reached their limit
 
@@ -97,6 +88,8 @@ class NamePattern:
         return results
 
     def _search(self, name: str) -> bool:
+        if self._compiled is None:
+            return True
         if self.is_exhausted:
             return False
         limit = MATCH_LIMIT.total_seconds()
@@ -124,6 +117,17 @@ class NamePattern:
             "; the pattern matches nothing from now on, make it simpler" if is_last else "",
         )
         return False
+
+
+def _compile(pattern: str, *, caseless: bool) -> Any:
+    import regex  # noqa: PLC0415  it takes longer to load than the rest of the broker
+
+    source = translate(octets(pattern).decode("latin-1"))
+    flags = regex.VERSION0 | regex.ASCII | (regex.IGNORECASE if caseless else 0)
+    try:
+        return regex.compile(source, flags, cache_pattern=False)
+    except (regex.error, RecursionError, OverflowError) as error:
+        raise PatternError(str(error).partition(" at position")[0], len(octets(pattern))) from None
 
 
 class NameFilter:
