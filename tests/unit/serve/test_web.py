@@ -346,7 +346,10 @@ async def test_a_memory_store_is_shared_by_all_who_ask(served: Served) -> None:
 async def test_number_beyond_64_bits_is_refused(
     served: Served, verb: str, arguments: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    status, answer = await served.ask("POST", f"/store/{verb}", msgspec.msgpack.encode(arguments), **OURS)
+    key = {"Authorization": f"Bearer {served.access.key}"}
+    status, answer = await served.ask(
+        "POST", f"/store/{verb}", msgspec.msgpack.encode(arguments), **OURS, **key
+    )
     assert status == 400
     assert "cannot be read" in msgspec.msgpack.decode(answer)["text"]
     assert "Traceback" not in caplog.text
@@ -356,7 +359,7 @@ async def test_aborted_upload_is_not_an_error(served: Served, caplog: pytest.Log
     _, writer = await asyncio.open_connection("127.0.0.1", served.web.port)
     writer.write(
         b"POST /store/load HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/msgpack\r\n"
-        b"Content-Length: 100\r\n\r\n\x81"
+        b"Authorization: Bearer %s\r\nContent-Length: 100\r\n\r\n\x81" % served.access.key.encode()
     )
     await writer.drain()
     async with asyncio.timeout(30):
