@@ -357,12 +357,12 @@ class Replay:
             return SKIPPED, f"it is {str(head.state).removeprefix('dlq_')} already"
         if head.state is State.FAILED:
             return FAILED, "it is failed: it was redriven or interrupted too often; --copies sends a copy"
-        if head.broker != self._broker:
-            return FAILED, f"it belongs to broker '{head.broker}', and this replay sends to '{self._broker}'"
         if head.state is State.PROCESSING and head.sent_at is not None and not head.unconfirmed:
             if head.locked_by == self._worker:
                 return SENT, ""
             return SKIPPED, f"it was sent by {head.locked_by} and waits for its verdict"
+        if head.broker != self._broker:
+            return FAILED, f"it belongs to broker '{head.broker}', and this replay sends to '{self._broker}'"
         return None
 
     def _is_exhausted(self, letter: DeadLetter, under_way: int = 0) -> bool:
