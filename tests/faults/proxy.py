@@ -64,7 +64,8 @@ class Pair:
 
     async def _trouble(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         while True:
-            await asyncio.sleep(self._chance.uniform(0.2, 3.0))
+            # The first cut comes early: a fast consumer may be done within a few seconds.
+            await asyncio.sleep(self._chance.uniform(0.2, 3.0 if self._done["cut"] else 0.4))
             kind = next(self._kinds)
             self._done[kind] += 1
             if kind == "delay":
