@@ -120,7 +120,11 @@ class World:
             ready=ready.set,
         )
         task = asyncio.create_task(consumer.run())
-        await ready.wait()
+        waiting = asyncio.create_task(ready.wait())
+        await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if task.done():
+            await task  # it has failed to start: raise its error instead of waiting for ever
         try:
             yield
         finally:
@@ -158,5 +162,6 @@ class MemoryTransportView:
     """A transport that a consumer may use and not close."""
 
     def __init__(self, transport: MemoryTransport) -> None:
+        self.capabilities = transport.capabilities
         self.receiver = transport.receiver
         self.publish = transport.publish
