@@ -9,8 +9,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.services import RabbitMQ
-
-PATIENCE = 15  # RabbitMQ looks at a quorum queue every five seconds
+from tests.services.rabbitmq import STATISTICS_TIMEOUT_S
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def reject(channel: BlockingChannel, *, requeue: bool) -> None:
 
 def fields(broker: RabbitMQ, *names: str, once: str) -> dict[str, Any]:
     """Fields of the queue as soon as one of them is not 0."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + STATISTICS_TIMEOUT_S
     while True:
         found: dict[str, Any] = broker.api("GET", f"/queues/{broker.vhost}/q")
         if found.get(once):
@@ -45,7 +44,7 @@ def fields(broker: RabbitMQ, *names: str, once: str) -> dict[str, Any]:
 
 
 def test_delayed_messages_are_shown(broker: RabbitMQ, channel: BlockingChannel) -> None:
-    declare(channel, delayed_retry_type="failed", delayed_retry_min=60_000, delayed_retry_max=90_000)
+    declare(channel, delayed_retry_type="failed", delayed_retry_min=600_000, delayed_retry_max=900_000)
     before = time.time() * 1000
     reject(channel, requeue=True)
     after = time.time() * 1000
@@ -57,14 +56,14 @@ def test_delayed_messages_are_shown(broker: RabbitMQ, channel: BlockingChannel) 
         once="messages_delayed",
     )
     next_at, last_at = found.pop("next_delayed_at"), found.pop("last_delayed_at")
-    assert before + 59_900 < next_at < after + 60_100
+    assert before + 599_900 < next_at < after + 600_100
     assert next_at == last_at
     assert found == {
         "messages": 2,
         "messages_ready": 1,
         "messages_unacknowledged": 0,
         "messages_delayed": 1,
-        "delayed_retry": "failed (min: 60000ms, max: 90000ms)",
+        "delayed_retry": "failed (min: 600000ms, max: 900000ms)",
         "messages_dlx": 0,
         "message_bytes_ready": 13,  # the bodies, and two bytes of properties each
     }
@@ -104,7 +103,7 @@ def test_consumers_are_shown_with_the_timeout_of_their_queue(
     channel.queue_declare("classic")
     channel.basic_consume("q", lambda *_: None, consumer_tag="own", arguments={"x-consumer-timeout": 7_000})
     channel.basic_consume("classic", lambda *_: None, consumer_tag="default")
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + STATISTICS_TIMEOUT_S
     while len(rows := broker.api("GET", f"/consumers/{broker.vhost}")) < 2:
         assert time.monotonic() < end
         time.sleep(0.2)

@@ -33,8 +33,8 @@ from tests.interop.management_requests import (
     Request,
 )
 from tests.services import RabbitMQ
+from tests.services.rabbitmq import STATISTICS_TIMEOUT_S
 
-PATIENCE = 15
 Answer = tuple[int, Any]
 
 
@@ -201,7 +201,7 @@ def objects(at: RabbitMQ) -> Any:
 
 def wait_for(look: Callable[[], Any]) -> Any:
     """What `look` sees once it sees something: RabbitMQ's statistics are a second old."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + STATISTICS_TIMEOUT_S
     while not (seen := look()):
         assert time.monotonic() < deadline, "it did not come to pass"
         time.sleep(0.2)
@@ -263,7 +263,7 @@ class TestFields:
             assert ask(broker, "GET", path)[1]["name"] == name
             assert ask(broker, "DELETE", path)[0] == 204
             with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as caught:
-                connection.process_data_events(time_limit=PATIENCE)
+                connection.process_data_events(time_limit=15)
             assert caught.value.reply_code == 320
             assert "Closed via management plugin" in caught.value.reply_text
 

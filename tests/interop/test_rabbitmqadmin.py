@@ -23,10 +23,10 @@ import pytest
 from pika.adapters.blocking_connection import BlockingConnection
 
 from tests.services import RabbitMQ
+from tests.services.rabbitmq import STATISTICS_TIMEOUT_S
 from tests.services.server import INSTALLED
 
 VARIABLE = "REDRIVE_TEST_RABBITMQADMIN"
-STATISTICS_TIMEOUT_S = 20
 Admin = Callable[..., subprocess.CompletedProcess[str]]
 
 

@@ -34,6 +34,10 @@ from tests.services.server import (
     root_of,
 )
 
+# How long to wait for the statistics of the management API. RabbitMQ collects them in the background, and a node on
+# which other tests make and delete hundreds of virtual hosts falls behind by half a minute.
+STATISTICS_TIMEOUT_S = 90
+
 
 @dataclass(frozen=True)
 class RabbitMQ(Address):
