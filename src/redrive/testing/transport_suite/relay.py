@@ -62,17 +62,18 @@ class Relay:
             self._server = await asyncio.start_server(self._accepted, _LOOPBACK, self._port)
             self._port = self._server.sockets[0].getsockname()[1]
 
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._pairs.add(task)
-        try:
-            await self._joined(reader, writer)
-        except asyncio.CancelledError:
-            pass  # that is how `cut` ends it; nobody waits for more
-        finally:
-            self._pairs.discard(task)
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None:  # it left while this connection was being accepted
             writer.transport.abort()
+            return
+        pair = asyncio.get_running_loop().create_task(self._joined(reader, writer))
+        self._pairs.add(pair)
+
+        def ended(pair: "asyncio.Task[None]") -> None:  # also if it is cancelled before it has begun
+            self._pairs.discard(pair)
+            writer.transport.abort()
+
+        pair.add_done_callback(ended)
 
     async def _joined(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Both ways, until either end is gone."""
