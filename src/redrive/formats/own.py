@@ -414,9 +414,11 @@ def _times(found: Mapping[str, HeaderValue]) -> tuple[Any, Any]:
     return found.get(_FAILED_AT), found.get(_FIRST_FAILED_AT)
 
 
-def _is_as_written(time: str | None) -> bool:
-    """Whether it is in UTC and in microseconds: of other forms two readers may think differently."""
-    return time is None or (len(time) == _TIME_LENGTH and time.endswith("+00:00"))
+def _is_as_written(time: object) -> bool:
+    """Whether it is text, in UTC and in microseconds: of other forms two readers may think differently."""
+    if time is None:
+        return True
+    return isinstance(time, str) and len(time) == _TIME_LENGTH and time.endswith("+00:00")
 
 
 def _read_one_by_one(found: Mapping[str, HeaderValue]) -> OwnDeath:

@@ -457,3 +457,13 @@ def test_what_was_written_is_read_at_once() -> None:
     headers = write(a_death(system_state=SystemState(0.25, 0.5)), 3)
     assert own._read_at_once(headers.by_name) is not None
     assert own._read_at_once(headers.with_({"redrive-failed-at": "yesterday"}).by_name) is None
+
+
+@pytest.mark.parametrize("name", ["redrive-failed-at", "redrive-first-failed-at"])
+def test_time_that_is_no_text_is_unreadable_and_the_rest_is_read(name: str) -> None:
+    at = datetime(2026, 2, 11, 12, tzinfo=UTC)
+    headers = Headers.of([*(pair for pair in own.write(a_letter(), 1) if pair[0] != name), (name, at)])
+    death = own.read(headers)
+    assert death is not None
+    assert death.unreadable == (name,)
+    assert death.key == a_letter().key
