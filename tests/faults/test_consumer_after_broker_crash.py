@@ -34,7 +34,7 @@ async def test_no_message_is_poison_after_crashes_of_the_broker(
         source = Source(name="orders", queue_type="classic" if queue_type == "classic" else "quorum")
         async with open_transport(server.address.amqp_url) as transport:
             await transport.provision([source])
-        # RabbitMQ 4.3 begins a quorum queue anew, empty, if it is killed moments after the queue was declared.
+        # Killed moments after its declaration, a quorum queue of RabbitMQ 4.3 was found empty after the restart.
         await asyncio.to_thread(server.restart)
         app = App(server.address.amqp_url, settings=settings)
         done: set[int] = set()
