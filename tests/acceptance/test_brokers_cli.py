@@ -306,7 +306,7 @@ def test_set_broker_leaves_letters_alone_that_are_being_redriven(shop: Shop) -> 
 
 
 @pytest.mark.parametrize("name", ["Shop", "unnamed:kafka", "a b", "", "x" * 64])
-def test_set_broker_and_import_refuse_what_is_no_name(shop: Shop, name: str) -> None:
+def test_set_broker_and_import_refuse_an_invalid_name(shop: Shop, name: str) -> None:
     shop.add(a_letter())
     for words in (("set-broker", name, "--where", "source:orders"), ("import", ".", "--broker", name)):
         assert "is not a broker's name: it must be 1 to 63 lowercase letters" in shop.fails(

@@ -177,7 +177,7 @@ async def test_only_the_group_that_failed_processes_and_resolves_a_redrive(kafka
     assert (shop.judge.counts.resolved, shop.judge.counts.other_consumer) == (1, 0)
 
 
-async def test_redrive_to_a_group_that_nobody_is_in_is_not_sent(kafka: Kafka) -> None:
+async def test_redrive_to_a_group_without_members_is_not_sent(kafka: Kafka) -> None:
     shop = Shop(kafka)
     async with shop.serving(f"{kafka.name('shop')}.dlq"):
         await shop.a_letter()

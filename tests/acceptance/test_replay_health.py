@@ -112,7 +112,7 @@ def test_edit_with_replay_is_refused_before_anything_is_edited(shop: Shop, order
     assert done["operation"]["outcomes"] == {"sent": 12}
 
 
-def test_edit_says_what_is_done_if_its_replay_fails(shop: Shop, url: str) -> None:
+def test_edit_reports_the_stored_copy_if_its_replay_fails(shop: Shop, url: str) -> None:
     # Given a letter whose queue is gone, which is found out after the edit
     shop.add(a_letter(source="nowhere"))
     words = ("edit", a_letter().id, "--set-header", "x-fixed=yes", "--replay", "--broker", url)

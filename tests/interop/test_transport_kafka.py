@@ -499,7 +499,7 @@ async def test_taken_until_does_not_include_a_record_in_a_retry_topic(kafka: Kaf
         await taken_since(transport, topic, group, sent)
 
 
-async def test_groups_that_may_not_be_seen_are_told_so(kafka: Kafka) -> None:
+async def test_groups_that_may_not_be_described_have_a_reason(kafka: Kafka) -> None:
     if not kafka.restricted_url:
         pytest.skip("this broker has no user without rights")
     topic = kafka.topic("orders")

@@ -35,7 +35,9 @@ async def longest_turn(stop: asyncio.Event) -> float:
     return longest
 
 
-async def test_list_by_an_evil_pattern_holds_up_nobody(here: Place, caplog: pytest.LogCaptureFixture) -> None:
+async def test_list_by_a_slow_pattern_delays_no_other_request(
+    here: Place, caplog: pytest.LogCaptureFixture
+) -> None:
     await here.do("PUT", "/api/users/weak", {"password": "p", "tags": "management"})
     await here.do("PUT", "/api/permissions/%2F/weak", {"configure": "", "write": "", "read": ""})
     declare(here, "q", *("a" * length + "!" for length in range(100, 200)))
@@ -92,7 +94,7 @@ async def test_policy_by_an_evil_pattern_is_bounded_and_matches_nothing(
     assert "matches nothing from now on" in caplog.text
 
 
-async def test_permission_by_an_evil_pattern_denies_and_holds_up_nobody(here: Place) -> None:
+async def test_permission_by_a_slow_pattern_denies_and_delays_no_other_client(here: Place) -> None:
     await here.do("PUT", "/api/users/weak", {"password": "p", "tags": "management"})
     rights = {"configure": EVIL, "write": EVIL, "read": EVIL}
     await here.do("PUT", "/api/permissions/%2F/weak", rights)

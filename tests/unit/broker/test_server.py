@@ -150,7 +150,7 @@ class BrokenKeep(Keep):
         raise KeyError("a mistake in the broker")
 
 
-async def test_internal_error_is_told_to_the_client_before_its_socket_is_closed(
+async def test_internal_error_is_sent_to_the_client_before_its_socket_is_closed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with serving(Broker(keep=BrokenKeep()).with_defaults()) as (_, connect):

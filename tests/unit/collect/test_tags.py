@@ -55,7 +55,7 @@ def test_priority_of_the_producer_is_read_if_it_is_one(value: Any, priority: int
     assert collected(died({"redrive-priority": value})).priority == priority
 
 
-def test_priority_of_the_message_counts_where_nobody_asked_for_another() -> None:
+def test_priority_of_the_message_is_the_default() -> None:
     assert collected(died({}), properties={"priority": 4}).priority == 4
 
 
@@ -66,7 +66,7 @@ def test_tags_that_are_no_tags_are_left_out() -> None:
     assert collected(died({"redrive-tags": 7})).tags == ()
 
 
-def test_letter_that_nobody_understands_keeps_its_own_tag_first() -> None:
+def test_letter_in_an_unknown_format_keeps_its_own_tag_first() -> None:
     assert collected(Headers({"redrive-tags": "vip"})).tags == (NOT_UNDERSTOOD, "vip")
 
 

@@ -134,7 +134,9 @@ def test_suspects_expire_and_so_do_crashes(tmp_path: Path, clock: ManualClock) -
 
 
 @pytest.mark.parametrize("octets", [b"", b"nonsense", b"redrive-slots/1\n", b"\xff" * 4096])
-def test_damaged_files_say_less_and_stop_nobody(tmp_path: Path, clock: ManualClock, octets: bytes) -> None:
+def test_damaged_files_hold_less_and_do_not_stop_a_consumer(
+    tmp_path: Path, clock: ManualClock, octets: bytes
+) -> None:
     (tmp_path / "slots-1").write_bytes(octets)
     (tmp_path / "ledger.json").write_bytes(octets)
     log = CrashLog.open(tmp_path, 3, clock)

@@ -839,7 +839,7 @@ async def test_decoder_that_raises_a_base_exception_is_a_failed_attempt(error: B
 
 
 @pytest.mark.parametrize("error", [*ENDS, asyncio.CancelledError()], ids=lambda error: type(error).__name__)
-async def test_callback_that_raises_a_base_exception_hurts_nobody(error: BaseException) -> None:
+async def test_callback_that_raises_a_base_exception_affects_no_other(error: BaseException) -> None:
     world, told = World(), list[str]()
 
     async def on_loop(event: DeadLetterEvent) -> None:
@@ -862,7 +862,7 @@ async def test_callback_that_raises_a_base_exception_hurts_nobody(error: BaseExc
     assert [what.split(".")[-1] for what, _ in world.heard.failures] == ["on_loop", "in_thread"] * 2
 
 
-async def test_observer_that_raises_a_base_exception_hurts_nobody() -> None:
+async def test_observer_that_raises_a_base_exception_affects_no_other() -> None:
     world = World()
 
     def exits(source: str, count: int) -> None:
@@ -908,7 +908,7 @@ async def test_second_interrupt_while_stopping_is_not_taken_for_a_failure() -> N
     slots.close()
 
 
-async def test_each_failed_attempt_is_told_with_its_stack() -> None:
+async def test_each_failed_attempt_is_reported_with_its_stack() -> None:
     world = World()
 
     async def handle(body: bytes) -> None:
@@ -941,7 +941,7 @@ async def test_reason_that_a_handler_gives_is_redacted() -> None:
     assert event.reason == "password=[REDACTED:password]"
 
 
-async def test_dead_letter_that_is_not_durable_is_told_with_a_redacted_traceback() -> None:
+async def test_dead_letter_that_is_not_durable_is_reported_with_a_redacted_traceback() -> None:
     world = World()
     world.broker.refuse("orders.dlq", "password=hunter2x9 is wrong")
 

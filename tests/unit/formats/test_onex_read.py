@@ -438,7 +438,7 @@ def test_a_dead_letter_inside_a_dead_letter_is_read_one_layer_at_a_time() -> Non
         (None, "shop.dlq", None),
     ],
 )
-def test_group_is_told_where_it_differs_from_the_environment(
+def test_group_is_read_where_it_differs_from_the_environment(
     written_by: str | None, topic: str, group: str | None
 ) -> None:
     read = OnexRead(topic="dev.orders.v1", written_by=written_by)

@@ -429,7 +429,7 @@ async def test_canaries_without_a_verdict_stop_the_replay() -> None:
     assert dict(done.outcomes) == {"sent": 3}
 
 
-async def test_resumed_replay_waits_for_its_canaries_again_unless_told_to_assume_success() -> None:
+async def test_resumed_replay_waits_for_its_canaries_again_unless_success_is_assumed() -> None:
     world = await a_world(20)
     options = ReplayOptions(canary=3, canary_wait=timedelta(seconds=30))
     done = await drive(world, asyncio.create_task(ran(world, await started(world, options))))

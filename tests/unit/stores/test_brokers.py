@@ -51,7 +51,7 @@ async def test_name_stands_for_one_cluster(store: MemoryStore, clock: ManualCloc
         await registered(store, clock, "shop", kafka, "c")
 
 
-async def test_cluster_that_tells_no_id_is_compared_by_kind_and_keeps_the_known_id(
+async def test_cluster_without_an_id_is_compared_by_kind_and_keeps_the_known_id(
     store: MemoryStore, clock: ManualClock
 ) -> None:
     await registered(store, clock, "shop", SHOP, "a")
@@ -70,7 +70,9 @@ async def test_cluster_is_served_under_one_name(store: MemoryStore, clock: Manua
     )
 
 
-async def test_name_is_released_only_while_nobody_serves_it(store: MemoryStore, clock: ManualClock) -> None:
+async def test_name_is_released_only_while_no_server_serves_it(
+    store: MemoryStore, clock: ManualClock
+) -> None:
     await registered(store, clock, "shop", SHOP, "a")
     assert name_of(await known_brokers(store), "rabbitmq", SHOP.cluster_id) == "shop"
     with pytest.raises(SettingsError, match="served by a"):

@@ -150,12 +150,12 @@ def test_failed_attempt_is_an_error_with_correlation_id_and_stack(logs: Logs, ke
     ) == ("orders", "m-17", "trace-17", 2, failure.stack)
 
 
-def test_failed_attempt_at_a_damaged_message_is_told_as_well(logs: Logs, kept: Kept) -> None:
+def test_failed_attempt_at_a_damaged_message_is_logged_as_well(logs: Logs, kept: Kept) -> None:
     logs.attempt_failed("orders", ADamagedDelivery(key="orders/9"), 1, a_failure())
     assert kept.lines[0].startswith("ERROR Message processing failed: MessageId=orders/9, Attempt=1, ")
 
 
-def test_failed_publish_of_a_dead_letter_is_told_with_its_traceback(logs: Logs, kept: Kept) -> None:
+def test_failed_publish_of_a_dead_letter_is_logged_with_its_traceback(logs: Logs, kept: Kept) -> None:
     logs.dead_lettered(an_event(error="no queue", error_stack="Traceback (most recent call last):\n  here\n"))
     assert vars(kept.records[1])["error_stack"].startswith("Traceback (most recent call last):")
 
@@ -377,7 +377,7 @@ def test_text_of_clients_cannot_forge_lines_or_steer_a_terminal(formatter: loggi
         assert json.loads(line)["user"] == HOSTILE
 
 
-def test_traceback_keeps_its_lines_but_escapes_what_is_in_them() -> None:
+def test_traceback_keeps_its_lines_and_escapes_their_content() -> None:
     try:
         raise ValueError(f"no queue '{HOSTILE}'")  # noqa: TRY301
     except ValueError:

@@ -81,7 +81,7 @@ async def test_broker_that_hangs_up_at_any_point_of_the_login_is_unreachable(pro
             await connect(url, url.endpoints[0])
 
 
-async def test_refused_login_is_still_told_from_a_lost_one(proxy: CuttingProxy) -> None:
+async def test_refused_login_is_distinguished_from_a_lost_one(proxy: CuttingProxy) -> None:
     transport = RabbitTransport(f"amqp://guest:wrong@127.0.0.1:{proxy.port}/", SystemClock())
     with pytest.raises(BrokerRefusedError, match="refused the user 'guest'"):
         await transport.open()
