@@ -81,7 +81,7 @@ class Broker:
         self._warned: set[str] = set()
         self._tells_deaths = self.log.isEnabledFor(logging.DEBUG)
         self.node_name = NODE_NAME
-        self.cluster_name = cluster_name or f"redrive@{uuid4()}"  # tells this broker from all others
+        self.cluster_name = cluster_name or f"redrive@{uuid4()}"  # distinguishes this broker from all others
         self.anonymous = anonymous  # as whom a client without credentials logs in; None: it cannot
         self.global_parameters: dict[str, object] = {}  # stored for tools; the broker does not read them
         self.users = Users()

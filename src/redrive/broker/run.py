@@ -77,7 +77,7 @@ class BrokerOptions:
 
 
 async def run_broker(options: BrokerOptions) -> Server:
-    """Run until somebody asks to stop, or the journal cannot be written any more; gives the server, which is closed.
+    """Run until a stop is requested, or the journal cannot be written any more; gives the server, which is closed.
 
     A broker whose journal was removed or replaced does not start again by itself, with what is left: it waits until the
     file is back or it is asked to stop, and says so in a line on standard output.

@@ -136,7 +136,7 @@ class Session:
                     return
         except AmqpError as error:
             self._fail(0, error)
-        except Exception as error:  # noqa: BLE001  whatever it is, the client is told
+        except Exception as error:  # noqa: BLE001  whatever it is, the client gets an answer
             self._fail_internally(error)
 
     def _handle_octets(self, data: bytes) -> Iterator[None]:
@@ -242,7 +242,7 @@ class Session:
             self.is_done = True  # no close-ok can be read any more
 
     def _fail_internally(self, error: Exception) -> None:
-        """Close the connection after an error of the broker itself: the client is told, the log has the traceback."""
+        """Close the connection after an internal error: the client gets the reply code, the log has the traceback."""
         self.broker.log.error("connection %s closed: internal error", self.peer, exc_info=error)
         try:
             self._fail(0, HardError(ReplyCode.INTERNAL_ERROR, "see the log of the broker"))

@@ -53,7 +53,7 @@ class ListByDefault(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put `list` in front of options that follow the group."""
         is_named = args and (not args[0].startswith("-") or args[0] in ctx.help_option_names)
-        # A shell that asks what could come next is told of all commands.
+        # A shell that completes a command line gets all commands.
         return super().parse_args(ctx, args if is_named or ctx.resilient_parsing else ["list", *args])
 
 

@@ -334,7 +334,7 @@ class Collector:
         elif letter is not None:  # version 1 named no consumer: letters went to their own source
             broker, source, group = letter.broker, letter.source, letter.consumer_group or ""
         else:
-            return True  # nobody knows; then the redrives count on
+            return True  # it is not known; then the redrives count on
         same_group = dead.consumer_group is None or not group or dead.consumer_group == group
         return broker == self._broker and source == dead.source and same_group
 

@@ -2,7 +2,7 @@
 
 A process that is killed, out of memory or ended by a segmentation fault cannot say which message did it, and the
 broker counts every message that the process held. So each slot writes the trace of its message into a memory-mapped
-file before the handler starts, which is no system call and survives the process. Whoever consumes the source next finds
+file before the handler starts, which is no system call and survives the process. The next consumer of the source finds
 the file and knows:
 
 - what no slot held was only prefetched: its redelivery is no evidence against it (`crashes` are forgiven);

@@ -46,7 +46,7 @@ class Observer(Protocol):
         """So many deliveries were processed."""
 
     def attempt_failed(self, source: str, delivery: Delivery, attempt: int, failure: Failure) -> None:
-        """A handler or decoder raised, or took too long. What follows is told next."""
+        """A handler or decoder raised, or took too long. What follows is reported next."""
 
     def retrying(
         self, source: str, delivery: Delivery, attempt: int, failure: Failure, wait: timedelta

@@ -341,7 +341,7 @@ class Runner:
         if (job.count or 1) - 1 <= self._returned.count(job.delivery):
             return False  # every earlier delivery is accounted for
         if not log.remembers and not self._has_succeeded:
-            return True  # nobody knows what ran when it was delivered before: one has to succeed first
+            return True  # it is not known what ran when it was delivered before: one has to succeed first
         return self._is_doubtful(log, job)
 
     def _is_doubtful(self, log: CrashLog, job: Job) -> bool:

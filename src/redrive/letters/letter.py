@@ -72,7 +72,7 @@ class LetterHead(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     state: State = State.PENDING
     # what died, where
-    broker: str  # the name of the broker it belongs to; `unnamed:KIND` until somebody says which
+    broker: str  # the name of the broker it belongs to; `unnamed:KIND` until a person assigns one
     source: str
     consumer_group: str | None = None
     message_id: str | None = None

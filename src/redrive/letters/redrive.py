@@ -98,7 +98,7 @@ def for_handlers(headers: Headers) -> Headers:
     names = headers.by_name
     if not any(name in names for name in PRIVATE):
         return headers
-    # On a redrive the correlation id is ours, too; on a dead letter it is part of what is told of the death.
+    # On a redrive the correlation id is ours, too; on a dead letter it is part of the description of the death.
     ours = (*PRIVATE, CORRELATION_ID) if ID in names else PRIVATE
     return headers.without(*ours)
 

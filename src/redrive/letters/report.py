@@ -1,4 +1,4 @@
-"""Reports: messages by which a consumer tells the server that it cannot publish dead letters.
+"""Reports: messages by which a consumer informs the server that it cannot publish dead letters.
 
 A consumer sends them to the queue of the verdicts of the same broker, at once when the first dead letter could not be
 published, and every few seconds for as long as that goes on; `failures` of 0 says that it is over. A report expires, so

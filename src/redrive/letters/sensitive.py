@@ -462,7 +462,7 @@ def _token_shapes() -> tuple[Rule, ...]:
     }
     shapes = "|".join(prefixed.values())
     stems = tuple(" ".join(prefixed).split())
-    # Addresses that let whoever knows them post: what follows the host is the secret.
+    # Addresses that accept posts of any client that knows them: what follows the host is the secret.
     webhooks = {
         "hooks.slack.com/services/": r"hooks\.slack\.com/services/(?P<s>[\w/]{20,}+)",
         "/webhooks/": r"discord(?:app)?\.com/api/(?:v\d{1,2}/)?webhooks/\d{5,25}/(?P<s>[\w\-]{20,}+)",

@@ -129,7 +129,7 @@ class Admission:
         return next((gate.name for gate in self._condition_gates() if gate.strategies == _CONDITIONAL), None)
 
     def published(self, sent: Mapping[str, bool]) -> None:
-        """Tell of each source in a batch whether the broker has accepted at least one redrive to it."""
+        """Record for each source in a batch whether the broker has accepted at least one redrive to it."""
         for source, accepted in sent.items():
             (self._sends.succeeded if accepted else self._sends.died)(source)
 

@@ -1,10 +1,10 @@
 """Decide what becomes of redrives for which neither verdict nor death came.
 
 After the verdict timeout a redrive is *unconfirmed*: the letter stays open, is shown, counted and alerted on. Nothing
-is stored as a success that nobody has seen. A verdict or a death that comes later still counts. Consumers that send no
+is stored as a success without evidence. A verdict or a death that comes later still counts. Consumers that send no
 verdicts leave only indirect evidence: everything that was sent to them before some moment has been taken from the
 source. If that was seen, and nothing died for another verdict timeout, the letter is *presumed* resolved. If the
-consumer group is gone, nobody will ever process the redrive: the letter is pending again.
+consumer group is gone, no consumer will ever process the redrive: the letter is pending again.
 
 Evidence is kept in memory. A restart forgets it and waits again, which errs on the safe side.
 """

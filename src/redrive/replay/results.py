@@ -1,7 +1,7 @@
 """Track what becomes of the letters that a replay has sent.
 
 A letter that was sent waits for its verdict. It is resolved, or dead-lettered again, or nothing is reported. The states
-in the store tell which; nothing else is asked.
+in the store show which; nothing else is queried.
 """
 
 from collections.abc import Iterable, Sequence

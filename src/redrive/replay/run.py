@@ -234,7 +234,7 @@ class Replay:
         return self._operation.outcomes.get(SENT, 0)
 
     def _reason_to_stop(self, step: _Step, sent: Sequence[str]) -> str | None:
-        """Why nothing more is sent: too many died again, or canary and ramp have told nothing."""
+        """Why nothing more is sent: too many died again, or canary and ramp reported nothing."""
         results, options = self._results, self._options
         least = min(options.judge_after, options.canary or options.judge_after)
         if (
@@ -376,7 +376,7 @@ class Replay:
         return attempts_of(letter) + under_way >= self._strategy.max_redrives
 
     async def _release_unconfirmed(self, heads: Iterable[LetterHead]) -> dict[str, str]:
-        """End the redrives that nobody has confirmed: a person has decided to send these letters again.
+        """End the redrives that no consumer has confirmed: a person has decided to send these letters again.
 
         Those whose message was redriven as often as the limit permits stay unconfirmed: nothing would be sent for them,
         and what they wait for may still come. They are given back, each with the reason.

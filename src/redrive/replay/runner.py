@@ -1,4 +1,4 @@
-"""Name the process that runs an operation, and tell whether a named process has ended.
+"""Name the process that runs an operation, and find out whether a named process has ended.
 
 A runner's name says user, host and process id, and carries a mark: a hash of the machine's boot and process namespace,
 and the start time of the process. A process that sees the same machine can tell that the runner was killed, and takes
@@ -54,7 +54,7 @@ def describe_runner(runner: str) -> str:
 
 @cache
 def _machine() -> str:
-    """What tells processes that see each other from those of other machines and containers."""
+    """An id of the machine or container: processes with the same one see each other."""
     try:
         boot = _BOOT_ID.read_text("ascii").strip()
     except OSError:
