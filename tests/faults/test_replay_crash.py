@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from redrive.clock import SystemClock
-from redrive.letters.redrive import redrive_of
 from redrive.replay.options import ReplayOptions
 from redrive.replay.plan import begin, plan
 from redrive.stores.operations import OperationState
@@ -19,6 +18,7 @@ from redrive.testing import letters
 from redrive.transports import Source, open_transport
 from tests import soak
 from tests.faults.children import a_child
+from tests.faults.redrives import take_redrives
 
 CHILD = Path(__file__).with_name("replay_child.py")
 KILLS = soak.count(50)
@@ -57,23 +57,6 @@ def run(path: Path, url: str, name: str, life: float | None) -> bool:
         child.communicate()
 
 
-async def sent(url: str) -> Counter[str]:
-    """How often each letter was sent."""
-    found: Counter[str] = Counter()
-    async with open_transport(url, SystemClock()) as transport:
-        count = await transport.depth("orders")
-        receiver = await transport.receiver(Source(name="orders", window=2000))
-        while found.total() < count:
-            batch = await receiver.receive()
-            for delivery in batch:
-                redrive = redrive_of(delivery.message.headers)
-                assert redrive is not None
-                found[redrive.hold.id] += 1
-            receiver.accept(batch)
-        await receiver.close()
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.timeout(400)
@@ -98,7 +81,7 @@ def test_a_replay_killed_again_and_again_sends_all_and_repeats_at_most_a_batch_f
             after = lines[-1].number
             marks.update(line.letter_id for line in lines if line.action == "sent")
         await store.close()
-        return await sent(broker_url), marks, operation.state, operation.recorded
+        return await take_redrives(broker_url), marks, operation.state, operation.recorded
 
     copies, marks, state, recorded = asyncio.run(look())
     twice = copies.total() - COUNT

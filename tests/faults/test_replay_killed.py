@@ -9,7 +9,6 @@ import random
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import pytest
 
 from redrive.clock import SystemClock
 from redrive.letters import State
-from redrive.letters.redrive import redrive_of
 from redrive.settings import StoreSettings
 from redrive.stores import open_store
 from redrive.stores.operations import Operation
@@ -25,6 +23,7 @@ from redrive.testing import letters
 from redrive.transports import Source, open_transport
 from tests import soak
 from tests.acceptance.serving import PROGRAM, clean_environment
+from tests.faults.redrives import take_redrives
 
 KILLS = soak.count(15, in_ci=3)
 BATCH = 20
@@ -67,23 +66,6 @@ async def look(store_url: str) -> tuple[Operation, dict[str, int]]:
     states = await store.tally("state")
     await store.close()
     return operation, states
-
-
-async def in_queue(amqp: str) -> Counter[str]:
-    """How often each letter was sent."""
-    found: Counter[str] = Counter()
-    async with open_transport(amqp, SystemClock()) as transport:
-        count = await transport.depth("orders")
-        receiver = await transport.receiver(Source(name="orders", window=2000))
-        while found.total() < count:
-            batch = await receiver.receive()
-            for delivery in batch:
-                redrive = redrive_of(delivery.message.headers)
-                assert redrive is not None
-                found[redrive.hold.id] += 1
-            receiver.accept(batch)
-        await receiver.close()
-    return found
 
 
 def started(folder: Path, *words: str) -> "subprocess.Popen[str]":
@@ -137,7 +119,7 @@ def test_replay_killed_and_resumed_at_once_sends_every_letter(
     code, answer, errors = answer_of(started(folder, *resume, "--json"))
     took = time.monotonic() - began
 
-    copies = asyncio.run(in_queue(amqp))
+    copies = asyncio.run(take_redrives(amqp))
     _, states = asyncio.run(look(store_url))
     twice = copies.total() - len(copies)
     with capsys.disabled():
