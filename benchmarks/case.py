@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from benchmarks.contestant import counts_instructions
+
 
 @dataclass(frozen=True)
 class Case:
@@ -73,8 +75,12 @@ def figures_of(name: str, runs: Sequence[Speed], unit: str) -> Iterator[Figure]:
 
 
 def cpu_unit(rate_unit: str) -> str:
-    """The unit of CPU time per message, for example `CPU us/message` where rates are in `messages/s`."""
-    return f"CPU us/{rate_unit.removesuffix('s/s')}"
+    """The unit of CPU time per message, for example `CPU us/message` where rates are in `messages/s`.
+
+    Where instructions are counted, it is `instructions/message`.
+    """
+    measure = "instructions" if counts_instructions() else "CPU us"
+    return f"{measure}/{rate_unit.removesuffix('s/s')}"
 
 
 def less_is_better(unit: str) -> bool:

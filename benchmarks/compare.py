@@ -7,7 +7,8 @@ the other benchmarks: `ours` and `peer` are the medians of the rounds, `peer_nam
 the median of the ratios of the rounds. A higher ratio is better, in every unit. Progress goes to standard error.
 
 Both sides run the benchmark files of this checkout, so that the load is the same; `PYTHONPATH` decides which `redrive`
-they and their child processes import. Where these files do not work with REV's package, because an interface has
+they and their child processes import. `--instructions` counts instructions instead of CPU time, which differs by a
+third from run to run on a shared machine. Where these files do not work with REV's package, because an interface has
 changed, REV runs its own benchmark files.
 """
 
@@ -16,6 +17,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,12 +31,18 @@ from typing import Final, NamedTuple
 
 from benchmarks import BENCHMARKS
 from benchmarks.case import Case, less_is_better
+from benchmarks.contestant import INSTRUCTIONS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 ASKED: Final = 0.95
 ROUNDS: Final = 5
 _STOP_TIMEOUT_S: Final = 60  # for a benchmark to stop its servers after Ctrl-C
 _ONLY_OURS: Final = "--only-ours"
+_BY_PROCESS: Final = (
+    "consume",
+    "kafka",
+    "recover",
+)  # benchmarks whose contestants are processes that we start
 _PROBE: Final = "import benchmarks, redrive; print(benchmarks.__file__); print(redrive.__file__)"
 
 
@@ -118,7 +126,21 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--rounds", type=int, default=ROUNDS, metavar="N", help="runs of each side (default: %(default)s)"
     )
+    parser.add_argument(
+        "--instructions",
+        action="store_true",
+        help="count instructions under valgrind instead of CPU time: slow, but almost independent of other load"
+        f" (only {', '.join(_BY_PROCESS)}; implies --quick and one round)",
+    )
     options = parser.parse_args(arguments)
+    if options.instructions:
+        options.names = options.names or list(_BY_PROCESS)
+        options.quick, options.rounds = True, 1
+        if not shutil.which("callgrind_control"):
+            parser.error("--instructions needs valgrind, which is not installed")
+        if others := [name for name in options.names if name not in _BY_PROCESS]:
+            parser.error(f"--instructions does not measure {', '.join(others)}")
+        os.environ[INSTRUCTIONS] = "1"
     unknown = [name for name in options.names if name not in BENCHMARKS]
     if unknown:
         parser.error(f"unknown benchmark: {', '.join(unknown)}; known: {', '.join(sorted(BENCHMARKS))}")

@@ -22,7 +22,7 @@ import contextlib
 import importlib.metadata
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import psutil
@@ -43,7 +43,7 @@ from benchmarks.consume_fill import (
     take_down,
     wait_for_depth,
 )
-from benchmarks.contestant import Process, VoidError
+from benchmarks.contestant import Process, VoidError, scaled
 from redrive.amqp import methods as m
 
 UNIT = "messages/s"
@@ -130,7 +130,7 @@ def run(*, quick: bool) -> Iterator[Case]:
 
 def run_ours(*, quick: bool) -> Iterator[Figure]:
     """The same loads without the peers."""
-    effort = QUICK_ALONE if quick else FULL
+    effort = replace(QUICK_ALONE, messages=scaled(QUICK_ALONE.messages)) if quick else FULL
     with contextlib.ExitStack() as stack:
         target = start_rabbitmq(stack)
         if target is None:

@@ -1,20 +1,39 @@
-"""How does a contestant run that must not share a process, an event loop or an interpreter with anybody?
+"""Run a contestant in its own process.
 
-It is a module of ours in a process of its own, by a simple protocol on its pipes: it imports and connects, says
-`ready`, works when it hears `go`, tells what it found in a line of JSON, and ends. So no start counts in any figure.
+It is a module of ours that follows a simple protocol on its pipes: it imports and connects, prints `ready`, works when
+it reads `go`, prints what it found as a line of JSON, and exits. So no start-up time counts in any figure.
+
+Where `INSTRUCTIONS` is set in the environment, the process runs under valgrind, which counts the instructions between
+`go` and the exit; they replace its CPU time, one microsecond for each instruction. Unlike CPU time, the count hardly
+depends on what else the machine does.
 """
 
 import json
+import os
+import re
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Sequence
-from typing import IO, Any, Self
+from pathlib import Path
+from typing import IO, Any, Final, Self
 
 from benchmarks.amqp_load import ROOT
 
 LAST_LINES = 3  # of what a contestant said before it failed
+INSTRUCTIONS: Final = "REDRIVE_BENCH_INSTRUCTIONS"
+_SLOWER: Final = 20  # valgrind needs far longer for each message, and fewer of them suffice
+
+
+def counts_instructions() -> bool:
+    """Whether contestants count instructions instead of CPU time."""
+    return bool(os.environ.get(INSTRUCTIONS))
+
+
+def scaled(messages: int) -> int:
+    """How many messages to measure with: fewer where instructions are counted."""
+    return messages // _SLOWER if counts_instructions() else messages
 
 
 class VoidError(Exception):
@@ -26,8 +45,10 @@ class Process:
 
     def __init__(self, module: str, words: Sequence[str], patience: int) -> None:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed when the process has ended
+        self._folder = tempfile.TemporaryDirectory(prefix="redrive-bench-")
+        self._log = Path(self._folder.name) / "valgrind.log"
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *words],
+            [*self._counter(), sys.executable, "-m", module, *words],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -48,6 +69,7 @@ class Process:
         self._process.kill()
         self._process.communicate()
         self._errors.close()
+        self._folder.cleanup()
 
     def wait_until_ready(self) -> None:
         """It has imported what it needs, and is connected."""
@@ -57,13 +79,38 @@ class Process:
     def go(self) -> dict[str, Any]:
         """It works, tells, and ends."""
         assert self._process.stdin is not None
+        if counts_instructions():
+            subprocess.run(
+                ["callgrind_control", "--instr=on", str(self._process.pid)],
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
         line = self._hear()
         if self._process.wait() or not line:
             raise VoidError(self._why())
         found: dict[str, Any] = json.loads(line)
+        if counts_instructions():
+            found["cpu"] = self._instructions() * 1e-6
         return found
+
+    def _counter(self) -> list[str]:
+        if not counts_instructions():
+            return []
+        return [
+            "valgrind",
+            "--tool=callgrind",
+            "--instr-atstart=no",
+            "--callgrind-out-file=/dev/null",
+            f"--log-file={self._log}",
+        ]
+
+    def _instructions(self) -> int:
+        collected = re.search(r"Collected : (\d+)", self._log.read_text())
+        if collected is None:
+            raise VoidError("valgrind has counted no instructions")
+        return int(collected[1])
 
     def _give_up(self) -> None:
         self._too_long = True

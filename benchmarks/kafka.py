@@ -26,7 +26,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import ClassVar
 
@@ -35,7 +35,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from benchmarks.broker import Target, note, share
 from benchmarks.case import Case, Figure, Speed, figures_of
 from benchmarks.consume_fill import plain
-from benchmarks.contestant import Process, VoidError
+from benchmarks.contestant import Process, VoidError, scaled
 from benchmarks.kafka_peers import dlq_of
 from tests.services import Kafka, KafkaServer, Missing, Run, look_for_program
 
@@ -121,7 +121,7 @@ def run(*, quick: bool) -> Iterator[Case]:
 
 def run_ours(*, quick: bool) -> Iterator[Figure]:
     """The same questions without the peers."""
-    effort = QUICK_ALONE if quick else FULL
+    effort = replace(QUICK_ALONE, records=scaled(QUICK_ALONE.records)) if quick else FULL
     with contextlib.ExitStack() as stack:
         arena = start(stack)
         if arena is None:

@@ -24,7 +24,7 @@ import tempfile
 import time
 import urllib.parse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,7 +33,7 @@ from benchmarks.amqp_load import Link
 from benchmarks.broker import Target, note, share, until
 from benchmarks.case import Case, Figure, Speed, figures_of
 from benchmarks.consume_fill import Envelope, Shelf, fill, put_up, shelf_of, take_down, wait_for_depth
-from benchmarks.contestant import Process, VoidError
+from benchmarks.contestant import Process, VoidError, scaled
 from benchmarks.recover_fill import SOURCE, dead_order, stock
 from redrive.letters import State
 from redrive.letters.verdict import QUEUE as VERDICTS
@@ -103,7 +103,7 @@ def run(*, quick: bool) -> Iterator[Case]:
 
 def run_ours(*, quick: bool) -> Iterator[Figure]:
     """Collecting and redriving on the small store, without the peers."""
-    effort = QUICK_ALONE if quick else FULL
+    effort = replace(QUICK_ALONE, messages=scaled(QUICK_ALONE.messages)) if quick else FULL
     with contextlib.ExitStack() as stack:
         arena, stores = prepare(stack, (SMALL,))
         if arena is None:

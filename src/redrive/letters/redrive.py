@@ -34,6 +34,7 @@ REPLAYED: Final = "x-replayed"
 PRIVATE: Final = (ID, FENCE, ATTEMPT, OPERATION, TO, DIGEST, SCOPE)
 HEADERS: Final = (*PRIVATE, REPLAYED)
 MAX_ATTEMPTS: Final = 2**31 - 1  # larger counts are read as this one
+_NO_KEY: Final = bytes(8)  # the length of a key that is not there
 
 Scope: TypeAlias = Literal["consumer", "all"]
 
@@ -59,10 +60,10 @@ class Redrive(msgspec.Struct, frozen=True):
 
 def content_digest(message: Message) -> str:
     """A hash of key and body."""
-    key = message.key or b""
-    digest = blake2b(len(key).to_bytes(8), digest_size=16)
-    digest.update(key)
-    digest.update(message.body or b"")
+    key = message.key
+    digest = blake2b(len(key).to_bytes(8) + key if key else _NO_KEY, digest_size=16)
+    if message.body:
+        digest.update(message.body)
     return digest.hexdigest()
 
 

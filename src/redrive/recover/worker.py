@@ -225,19 +225,21 @@ class Worker:
         return None
 
     async def _send(self, letters: Sequence[DeadLetter]) -> None:
-        messages = [publication(letter, letter.hold, self._options.sending) for letter in letters]
+        holds = [letter.hold for letter in letters]
+        options = self._options.sending
+        messages = [publication(letter, hold, options) for letter, hold in zip(letters, holds, strict=True)]
         try:
             outcomes = await self._transport.publish(messages)
         except RedriveError as error:
             outcomes = [error] * len(letters)
-        sent = [letter for letter, error in zip(letters, outcomes, strict=True) if error is None]
-        accepted = {letter.source for letter in sent}
-        self._admission.published({letter.source: letter.source in accepted for letter in letters})
-        await self.mark_as_sent([letter.hold for letter in sent])
+        sources = {letter.source for letter in letters}
+        accepted = {letter.source for letter, error in zip(letters, outcomes, strict=True) if error is None}
+        self._admission.published({source: source in accepted for source in sources})
+        await self.mark_as_sent([hold for hold, error in zip(holds, outcomes, strict=True) if error is None])
         later = self._clock.now() + _NOT_SENT
         failed = [
-            Settlement(letter.hold, Release(at=later, detail=f"could not be sent: {error}"))
-            for letter, error in zip(letters, outcomes, strict=True)
+            Settlement(hold, Release(at=later, detail=f"could not be sent: {error}"))
+            for hold, error in zip(holds, outcomes, strict=True)
             if error is not None
         ]
         if failed:

@@ -38,7 +38,8 @@ def attempts_of(letter: DeadLetter) -> int:
         # Version 1 kept the count of an earlier letter in the headers of the message.
         redrive = redrive_of(letter.message.headers)
         earlier = 0 if redrive is None else redrive.attempt
-    return min(letter.dlq_retry_count + earlier, MAX_ATTEMPTS)
+    attempts = letter.dlq_retry_count + earlier
+    return attempts if attempts < MAX_ATTEMPTS else MAX_ATTEMPTS
 
 
 def publication(
