@@ -26,7 +26,7 @@ _BATCH: Final = 500
 class Awakening:
     """Makes the letters of a source due, once it works again."""
 
-    name = "awakening"
+    name = "breaker-recovery"
 
     def __init__(self, store: Store, clock: Clock, wake: Callable[[], None]) -> None:
         self._store = store
