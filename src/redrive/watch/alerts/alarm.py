@@ -111,17 +111,12 @@ class Alarm:
         return False
 
     def looked(self, book: Book, measured: Iterable[Measured], now: datetime) -> list[Alert]:
-        """What is to be told after this look; the book is brought up to date.
+        """The alerts after these measurements; the book is brought up to date.
 
-        What was not measured has only grown older. Incidents of rules that no longer exist are removed.
+        Subjects that were not measured stay as they are. Incidents of rules that do not exist any more end.
         """
-        for key, incident in list(book.current.items()):
-            if incident.rule not in self.rules or key != _key(
-                incident.rule, incident.broker, incident.subject
-            ):
-                del book.current[key]
+        alerts = list(self._end_obsolete(book, now))
         seen = list(measured)
-        alerts: list[Alert] = []
         looked_at: set[str] = set()
         for rule in sorted(self.rules.values(), key=lambda rule: not rule.hides):
             hidden = self._hidden(book, rule)
@@ -135,6 +130,16 @@ class Alarm:
                 if occasion := waited(incident, now, self._policy, quiet=quiet):
                     alerts.append(self._tell(book, key, incident, occasion, now))
         return alerts
+
+    def _end_obsolete(self, book: Book, now: datetime) -> Iterable[Alert]:
+        """End the incidents of rules that were renamed, switched off or removed, so that receivers close them."""
+        for key, incident in list(book.current.items()):
+            if incident.rule in self.rules and key == _key(incident.rule, incident.broker, incident.subject):
+                continue
+            if not incident.is_open:
+                del book.current[key]
+            elif not self._is_quiet(incident, now):
+                yield self._tell(book, key, incident, Occasion.RECOVERED, now)
 
     def _look(self, book: Book, rule: AlertRule, one: Measured, now: datetime) -> Iterable[Alert]:
         key = _key(rule.name, one.broker, one.subject)
@@ -170,14 +175,16 @@ class Alarm:
         return alert_of(incident, occasion, now, self._link(incident))
 
     def _command(self, incident: Incident) -> str:
-        return see_more(self.rules[incident.rule].measure, incident)
+        rule = self.rules.get(incident.rule)
+        return see_more("" if rule is None else rule.measure, incident)
 
     def _hidden(self, book: Book, rule: AlertRule) -> set[tuple[str | None, str]]:
-        """Brokers and components at which what this rule finds would only be a consequence."""
+        """Brokers and components at which violations of this rule would only be consequences."""
+        causes = {cause.name for cause in self.rules.values() if rule.name in cause.hides}
         return {
             (incident.broker, incident.found.component)
             for incident in book.current.values()
-            if rule.name in self.rules[incident.rule].hides and incident.fine_since is None
+            if incident.rule in causes and incident.fine_since is None
         }
 
     def _is_quiet(self, incident: Incident, now: datetime) -> bool:
