@@ -67,14 +67,14 @@ class Observer(Protocol):
     def too_late(self, source: str, count: int) -> None:
         """So many deliveries were done when their connection was gone: they will come a second time."""
 
-    def paused(self, source: str, why: str) -> None:
+    def paused(self, source: str, reason: str) -> None:
         """Nothing more is taken from a source for now."""
 
     def resumed(self, source: str) -> None:
         """It goes on."""
 
-    def failed(self, source: str, what: str, error: Exception) -> None:
-        """Something beside the message itself went wrong: a callback, the broker, a stuck thread."""
+    def failed(self, source: str, component: str, error: Exception) -> None:
+        """An error that does not belong to one message: of a callback, the broker, a stuck thread."""
 
 
 _LOG: Final = logging.getLogger("redrive.consume")
@@ -93,7 +93,7 @@ class Listeners:
             try:
                 getattr(observer, what)(*args)
             except BaseException:  # noqa: BLE001  whatever it is, it is the observer's own
-                _LOG.exception("observer %s failed in %s", type(observer).__name__, what)
+                _LOG.exception("observer failed observer=%s event=%s", type(observer).__name__, what)
 
     def spans(self, source: str, delivery: Delivery, attempt: int, correlation_id: str) -> "Spans":
         """What those who trace hold open around this attempt."""
@@ -102,7 +102,7 @@ class Listeners:
             try:
                 span = tracer.processing(source, delivery, attempt, correlation_id)
             except BaseException:  # noqa: BLE001  likewise
-                _LOG.exception("observer %s failed in processing", type(tracer).__name__)
+                _LOG.exception("observer failed observer=%s event=processing", type(tracer).__name__)
             else:
                 if span is not None:
                     opened.append(span)

@@ -69,7 +69,9 @@ class Services:
                 if self._clock.monotonic() - began > _CALM:
                     wait = _FIRST_WAIT
                 self.failing[service.name] = f"{type(error).__name__}: {error}"
-                self._trouble(f"{service.name} has failed and is started again in {wait}", error)
+                self._trouble(
+                    f"service failed service={service.name} restart_in={wait.total_seconds():g}s", error
+                )
                 await pause(self._clock, wait, self._stop)
                 wait = min(wait * 2, _LONGEST_WAIT)
             else:

@@ -40,7 +40,7 @@ def takeover_after(every: timedelta) -> timedelta:
 class Alarms:
     """Turns measurements into alerts."""
 
-    name = "alarm"
+    name = "alerts"
 
     def __init__(
         self,
@@ -218,4 +218,4 @@ class Alarms:
         return taken_over
 
     def _begin_anew(self, error: Exception) -> None:
-        self._trouble("what the alarm has written down cannot be read; it begins anew", error)
+        self._trouble("alert state unreadable, replaced by an empty one", error)

@@ -25,7 +25,7 @@ from redrive.clock import Clock, pause, until_first
 from redrive.errors import ServiceError, StoreError, on_one_line
 from redrive.private_files import make_private_directory
 
-_LOG: Final = logging.getLogger("redrive.serve.broker")
+_LOG: Final = logging.getLogger("redrive.server.broker")
 _READY: Final = re.compile(r"listens on (amqp://\S+:(\d+)/) and (http://\S+:(\d+)/)$")
 _FAILED: Final = "redrive broker failed: "
 _PATIENCE: Final = 60  # seconds until it has to be ready: a large journal is read first
@@ -167,7 +167,7 @@ class EmbeddedBroker:
             if words.startswith(_FAILED):  # it runs, and does nothing until somebody has acted
                 self._ready = False
                 self._failure = f"the embedded broker stopped: {words.removeprefix(_FAILED)}"
-            _LOG.warning("broker: %s", words)
+            _LOG.warning("embedded broker output: %s", words)
 
     async def _end(self) -> None:
         process = self._process
@@ -180,7 +180,7 @@ class EmbeddedBroker:
                 async with asyncio.timeout(_GRACE.total_seconds()):
                     await process.wait()
             except TimeoutError:
-                _LOG.warning("the embedded broker did not end within %s and is killed", _GRACE)
+                _LOG.warning("embedded broker killed pid=%s waited=%gs", process.pid, _GRACE.total_seconds())
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
@@ -199,7 +199,7 @@ class EmbeddedBroker:
                 wait = _FIRST_WAIT
             code = None if self._process is None else self._process.returncode
             _LOG.error(
-                "the embedded broker has died (exit code %s); it is started again in %g s",
+                "embedded broker exited exit_code=%s restart_in=%gs",
                 code,
                 wait.total_seconds(),
             )
@@ -211,11 +211,11 @@ class EmbeddedBroker:
                 await self._launch()
             except (ServiceError, StoreError) as error:
                 self._failure = str(error)
-                _LOG.error("%s", error)
+                _LOG.error("embedded broker not started: %s", error)
             else:
                 self.restarts += 1
                 ready_at = self._clock.monotonic()
-                _LOG.warning("the embedded broker runs again (process %s)", self.pid)
+                _LOG.warning("embedded broker restarted pid=%s", self.pid)
 
     async def _has_died(self) -> bool:
         """Wait until the process is gone; False: it is we who stop."""

@@ -45,7 +45,7 @@ from redrive.stores.base import Store
 from redrive.stores.expansion import too_large_request
 from redrive.stores.server_key import StoreAccess, proof_of
 
-_LOG: Final = logging.getLogger("redrive.serve.http")
+_LOG: Final = logging.getLogger("redrive.server.http")
 _GRACE: Final = 5  # seconds that answers under way may take when it closes
 _IDLE: Final = 75  # seconds after which a connection without questions is closed
 _MIN_NONCE_CHARS: Final = 16
@@ -165,7 +165,7 @@ def store_routes(
         except ClientDisconnect:
             return Response(status_code=HTTPStatus.BAD_REQUEST)  # an aborted upload; nobody reads the answer
         except Exception as error:  # noqa: BLE001  whoever asked is told, whatever it is
-            _LOG.exception("the store failed at '%s'", verb)
+            _LOG.exception("store request failed verb=%s", verb)
             told = StoreError(f"the server failed: {type(error).__name__}; its log tells more")
             return Response(
                 wire.error_out(told), HTTPStatus.INTERNAL_SERVER_ERROR, media_type=wire.CONTENT_TYPE

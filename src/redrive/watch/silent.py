@@ -71,11 +71,11 @@ class Silent:
     def too_late(self, source: str, count: int) -> None:
         """So many deliveries were done when their connection was gone."""
 
-    def paused(self, source: str, why: str) -> None:
+    def paused(self, source: str, reason: str) -> None:
         """Nothing more is taken from a source for now."""
 
     def resumed(self, source: str) -> None:
         """It goes on."""
 
-    def failed(self, source: str, what: str, error: Exception) -> None:
-        """Something beside the message itself went wrong."""
+    def failed(self, source: str, component: str, error: Exception) -> None:
+        """An error that does not belong to one message."""

@@ -110,7 +110,7 @@ class MailNotifier:
         if refused:
             codes = ", ".join(str(answer.code) for answer in refused.values())
             _LOG.warning(
-                "%s: %d of %d recipients were refused with %s; the others have the mail",
+                "mail refused for some recipients notifier=%s refused=%d recipients=%d codes=%s",
                 self.name, len(refused), len(self._recipients), codes,
             )  # fmt: skip
 
