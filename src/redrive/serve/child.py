@@ -1,10 +1,8 @@
-"""How is the embedded broker kept running beside the server?
+"""Run the embedded broker as a child process of the server, and restart it when it exits.
 
-As a process of its own: it has a core to itself, and neither takes the other with it. It is ready when it has said
-where it listens. When it dies it is started again on the same ports, after waits that grow, and the log tells; its own
-words go to the log as well. It ends with us, in order where we do, and by the kernel's hand where we are killed.
-
-It knows nothing of what the broker is used for.
+A separate process can use another core, and a crash of one does not end the other. The broker is ready when it has
+printed its addresses. When it exits, it is restarted on the same ports with growing delays. Its output is written to
+the log of the server. It is stopped with the server, and killed by the kernel if the server is killed.
 """
 
 import asyncio

@@ -282,7 +282,7 @@ async def test_what_the_server_cannot_do_is_told_and_logged(
     store = await RemoteStore.open(served.web.url)
     nonsense = Query((Where("no such field", Op.IS, ("x",)),))
     await served.place.store.add([a_letter()])
-    with pytest.raises(StoreError, match="the server failed: KeyError; its log tells more"):
+    with pytest.raises(StoreError, match="the server failed: KeyError; its log has the error"):
         await store.count(nonsense)
     assert "store request failed verb=count" in caplog.text
     assert await store.count() == 1  # and goes on

@@ -32,22 +32,22 @@ from redrive.watch.alerts.links import see_more
 from redrive.watch.alerts.rules import MEASURES, RULES, AlertRule, Measured, checked
 from redrive.watch.alerts.windows import Window
 
-_MOST: Final = 1000  # incidents at a time: whoever has so many sees the forest
-_REMEMBERED: Final = 200  # incidents that are over, for people who look back
+_MAX_INCIDENTS: Final = 1000  # at a time
+_MAX_OVER: Final = 200  # incidents that are over
 
 
 class Book(msgspec.Struct, kw_only=True):
-    """The incidents as they are written down."""
+    """The incidents as they are stored."""
 
     current: dict[str, Incident] = {}  # by rule and subject; those that are only suspected included
     over: list[Incident] = []  # the latest that have ended, the last one last
 
     def open(self) -> list[Incident]:
-        """Those that somebody was told of."""
+        """Those for which an alert was raised."""
         return [incident for incident in self.current.values() if incident.is_open]
 
     def acknowledge(self, incident_id: str, by: str, now: datetime) -> Incident | None:
-        """Somebody takes care of it. None: no open incident has this id."""
+        """Acknowledge an incident. None: no open incident has this id."""
         for key, incident in self.current.items():
             if incident.id == incident_id and incident.is_open:
                 self.current[key] = acknowledged(incident, by, now)
@@ -56,7 +56,7 @@ class Book(msgspec.Struct, kw_only=True):
 
 
 class Alarm:
-    """What is told of which incident."""
+    """Turns measurements into incidents and alerts."""
 
     def __init__(
         self,
@@ -69,9 +69,9 @@ class Alarm:
         silence: timedelta = timedelta(minutes=1),
         link: Callable[[Incident], str | None] | None = None,
     ) -> None:
-        """`link` says where a person sees more of an incident; by default it is a command.
+        """`link` gives a URL for an incident, or a command that shows more; by default it is a command.
 
-        `server` is the name of the one that measures, and `silence` is how long another one has to find nothing before
+        `server` is the name of the server that measures. `silence` is how long another server has to be silent before
         this one may end an incident that the other one has found.
         """
         self.rules: Mapping[str, AlertRule] = {rule.name: rule for rule in checked(rules)}
@@ -83,7 +83,7 @@ class Alarm:
         self._link = link or self._command
 
     def subjects(self, book: Book, measure: str, broker: str | None = None) -> set[str]:
-        """What to measure even if nothing is there any more: only so can its incidents end."""
+        """The subjects of current incidents: they must be measured, so that the incidents can end."""
         return {
             incident.subject
             for incident in book.current.values()
@@ -93,7 +93,7 @@ class Alarm:
         }
 
     def would_alert(self, book: Book, measured: Iterable[Measured], now: datetime) -> bool:
-        """Whether `looked` would give an alert of one of these; the book is left as it is."""
+        """Whether `looked` would give an alert for one of these; the book is not changed."""
         for one in measured:
             for rule in self.rules.values():
                 if rule.measure != one.measure or (finding := _finding(rule, one)) is None:
@@ -146,7 +146,7 @@ class Alarm:
         finding = _finding(rule, one)
         incident = book.current.get(key)
         if incident is None:
-            if finding is None or len(book.current) >= _MOST:
+            if finding is None or len(book.current) >= _MAX_INCIDENTS:
                 return
             incident = begun(self._new_id(), rule.name, one.subject, finding, now, one.broker)
         after, occasion = stepped(
@@ -171,7 +171,7 @@ class Alarm:
             book.current[key] = after
         else:
             del book.current[key]
-            book.over = [*book.over[1 - _REMEMBERED :], after]
+            book.over = [*book.over[1 - _MAX_OVER :], after]
         return alert_of(incident, occasion, now, self._link(incident))
 
     def _command(self, incident: Incident) -> str:
@@ -200,7 +200,7 @@ def _place(one: Measured) -> tuple[str | None, str]:
 
 
 def alert_of(incident: Incident, occasion: Occasion, now: datetime, link: str | None = None) -> Alert:
-    """What is told of an incident."""
+    """The alert about an incident."""
     found = incident.found
     is_over = occasion is Occasion.RECOVERED
     return Alert(

@@ -1,11 +1,10 @@
-"""How is an alert told over HTTP?
+"""Send alerts to webhooks.
 
-One alert is one POST of the JSON that `shapes` makes. 2xx is success; nothing else is, and no redirect is followed.
+One alert is one POST of the JSON that `shapes` makes. Only 2xx is success, and redirects are not followed.
 
-The rule: the address of a webhook is a secret, for who knows it can write. Errors and logs name scheme and host only,
-and what they quote of an answer has no part of the address, of a header or of a key in it.
-
-It does not know when to try again: a `NotifyError` says whether that could help, and when.
+The URL of a webhook is a secret: whoever knows it can send messages. Errors and logs contain only scheme and host, and
+quotations of an answer contain no part of the URL, of a header or of a key. A `NotifyError` says whether, and when, a
+retry could help.
 """
 
 import hmac
