@@ -101,12 +101,10 @@ class WebhookNotifier:
                     raise await self._refusal(answer)
         # What the library says of an error can hold the whole address, so it is not kept.
         except TimeoutError:
-            raise NotifyError(f"{self._place} has not answered within {self._timeout:g} s") from None
+            raise NotifyError(f"{self._place} did not answer within {self._timeout:g} s") from None
         except (ClientError, OSError) as error:
             why = getattr(error, "strerror", None) or type(error).__name__
-            raise NotifyError(
-                f"{self._place} cannot be reached, or has not answered in HTTP: {why}"
-            ) from None
+            raise NotifyError(f"{self._place} cannot be reached, or did not answer in HTTP: {why}") from None
 
     async def close(self) -> None:
         """Close what is open; the next alert opens it again."""
