@@ -115,7 +115,9 @@ class _Connections:
             oldest = next(iter(self.waiting), None)
             if oldest is None:
                 return False
-            _LOG.info("connection of %s closed: %d connections are open", oldest.client, len(self.open))
+            _LOG.info(
+                "connection closed client=%s connections=%d: limit reached", oldest.client, len(self.open)
+            )
             self.remove(oldest)
             oldest.transport.abort()
         self.open[new] = None
@@ -208,7 +210,7 @@ class _Connection(H11Protocol):
         if left > 0:
             self._request_timer = self.loop.call_later(left, self._check_request)
             return
-        _LOG.info("connection of %s closed: no complete request within %.0f s", self.client, timeout)
+        _LOG.info("connection closed client=%s timeout=%.0fs: request incomplete", self.client, timeout)
         self.transport.abort()
 
     # --- answers that are not read -------------------------------------------------------------------------
@@ -233,5 +235,5 @@ class _Connection(H11Protocol):
         if read >= self._limits.min_rate * self._limits.request_timeout:
             self._watch_answer()
             return
-        _LOG.info("connection of %s closed: it does not read its answer", self.client)
+        _LOG.info("connection closed client=%s: response not read", self.client)
         self.transport.abort()

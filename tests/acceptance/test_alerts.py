@@ -175,7 +175,7 @@ async def test_a_thousand_dead_letters_are_one_alert(tmp_path: Path) -> None:
         with serving(tmp_path, settings=settings) as server:
             await asyncio.to_thread(publish, server.broker, *[b"no JSON"] * 1000, queue="orders.dlq")
             await asyncio.to_thread(
-                until, lambda: server.metric("redrive_collected_total") == 1000, "all are collected"
+                until, lambda: server.metric("redrive_letters_collected_total") == 1000, "all are collected"
             )
             await come(box, hook, 1)
             await asyncio.sleep(2)  # two looks
@@ -380,7 +380,7 @@ async def test_dead_letters_that_no_collector_takes_raise_an_alert_until_they_ar
             with serving(tmp_path, "--broker", rabbitmq.amqp_url, settings=settings + rule) as server:
                 told = await told_of(hook, "dlq-uncollected")
                 assert (told["queue"], told["counts"]) == ("legacy.dead", {"messages": 2})
-                assert server.metric("redrive_collected_total") == 0
+                assert server.metric("redrive_letters_collected_total") == 0
                 amqp.close()
                 await told_of(hook, "dlq-uncollected", "recovered")
-                assert server.metric("redrive_collected_total") == 3
+                assert server.metric("redrive_letters_collected_total") == 3

@@ -177,9 +177,9 @@ async def test_those_who_never_answer_are_not_waited_for_longer_than_they_may_ta
         hook = notifier("hook", "json", url=f"http://127.0.0.1:{port}/hook", timeout="300ms")
         done = await run(shop, hook + by_mail(port, timeout="200ms"), "test", "--json")
     assert done.returncode == 1
-    assert [one["error"].partition(" has ")[2] for one in json.loads(done.stdout)] == [
-        "not answered within 0.3 s",
-        "not answered within 0.2 s",
+    assert [one["error"].partition(" did ")[2] for one in json.loads(done.stdout)] == [
+        "not answer within 0.3 s",
+        "not answer within 0.2 s",
     ]
 
 

@@ -334,7 +334,7 @@ def test_fan_out_is_blocked_by_its_entries_and_does_not_delay_a_stop(start: Call
     for client in (beside, *publishers):
         client.close()
     assert code == 0
-    assert "publishers are blocked" in errors
+    assert "publishers blocked" in errors
     assert "Traceback" not in errors
 
 
@@ -358,9 +358,9 @@ def test_every_death_and_every_drop_is_told(start: Callable[..., Broker]) -> Non
     client.call(m.QueueDeclare("dead", passive=True), m.QueueDeclareOk)
     client.close()
     told = broker.stop()[1]
-    assert re.search(r"DEBUG redrive.broker: message died in queue q of vhost /: rejected", told)
+    assert re.search(r"DEBUG redrive.broker: message dead-lettered queue=q vhost=/ reason=rejected", told)
     assert re.search(
-        r"WARNING redrive.broker: dead letter of queue nowhere in vhost / dropped: .* \(rejected\)", told
+        r"WARNING redrive.broker: dead letter dropped queue=nowhere vhost=/ reason=rejected: ", told
     )
     assert "precious" not in told
 

@@ -26,15 +26,15 @@ class Seen(Silent):
         self.lines: list[str] = []
         self.is_over = asyncio.Event()  # a subscription has ended
 
-    def failed(self, source: str, what: str, error: Exception) -> None:
-        self.failures.append(f"{source}: {what}: {type(error).__name__}")
+    def failed(self, source: str, component: str, error: Exception) -> None:
+        self.failures.append(f"{source}: {component}: {type(error).__name__}")
 
     def too_late(self, source: str, count: int) -> None:
         self.late += count
 
     def event(self, what: str, error: BaseException | None) -> None:
         self.lines.append(what if error is None else f"{what}: {error}")
-        if what.startswith("subscribing to"):
+        if what.startswith("subscription lost"):
             self.is_over.set()
 
 
@@ -75,12 +75,12 @@ async def consumed_after_a_timeout(world: World) -> None:
         handler.go_on.set()
         world.publish("orders")
         await handler.is_done.wait()
-    assert seen.failures == ["orders: the broker took unacknowledged deliveries back: ConsumerTimeoutError"]
+    assert seen.failures == ["orders: acknowledgement: ConsumerTimeoutError"]
     assert seen.late == 1, "what the slow handler completed comes a second time"
     ended, again = seen.lines[:2]
-    assert ended.startswith("subscribing to 'orders' again, attempt 1: ")
+    assert ended.startswith("subscription lost source=orders attempt=1: ")
     assert "consumer timeout of the broker" in ended
-    assert again == "subscribed to 'orders' again"
+    assert again == "subscription restored source=orders"
     await world.until_depth("orders", 0)
 
 

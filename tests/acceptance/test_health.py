@@ -246,7 +246,7 @@ async def test_broker_that_is_unreachable_from_the_start_is_reported_and_waited_
     try:
         await until(lambda: answers(server), "it answers over HTTP")
         await failing(server, lambda report: report["broker"], "cannot be reached")
-        assert server.health()[1]["services"]["worker 1"] == "waiting for the broker"
+        assert server.health()[1]["services"]["rabbitmq/worker-1"] == "waiting for the broker"
         assert (await watch.alert("broker-unreachable"))["severity"] == "critical"
         broker = Process(tmp_path, "broker", "--port", str(port))
         await asyncio.to_thread(server.until_it_says, "redrive serve is ready")
@@ -265,9 +265,7 @@ async def test_dead_letter_queue_that_was_deleted_is_reported_by_its_collector(
     with serving(tmp_path, settings=watch.settings) as server:
         with channel(server.broker) as amqp:
             amqp.queue_delete("orders.dlq")
-        await failing(
-            server, lambda report: report["services"]["collector of orders.dlq"], "SourceMissingError"
-        )
+        await failing(server, lambda report: report["services"]["embedded/orders.dlq"], "SourceMissingError")
         await watch.alert("queue-missing")
         # When it is there again, then it is collected again
         await asyncio.to_thread(provision, server)

@@ -129,7 +129,7 @@ def test_letters_are_redriven_and_resolved_across_versions(
         publish(rabbitmq.amqp_url)
         wanted = sorted(b"order %d" % number for number in range(COUNT))
         until(lambda: handled(tmp_path) == wanted, "every message was redriven once", 60)
-        resolved = "redrive_resolved_total"
+        resolved = "redrive_letters_resolved_total" if of_server is None else "redrive_resolved_total"
         until(lambda: server.metric(resolved) == COUNT, "every letter is resolved by a verdict", 60)
     finally:
         shop.end()

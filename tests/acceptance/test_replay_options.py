@@ -280,7 +280,7 @@ def test_a_replay_goes_on_while_fewer_die_again_than_were_named(shop: Shop, tmp_
         listed = _in_the_order_of_a_replay(shop, server)
         with _consuming(tmp_path, server, [_number(letter) for letter in listed[:2]]):
             assert shop.json(*_with_canaries(server, "--stop-at", "41"))["outcomes"] == {"sent": 10}
-            until(lambda: server.metric("redrive_resolved_total") == 8, "eight are processed")
+            until(lambda: server.metric("redrive_letters_resolved_total") == 8, "eight are processed")
 
 
 def _with_canaries(server: Serving, *more: str) -> tuple[str, ...]:

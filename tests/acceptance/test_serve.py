@@ -76,9 +76,13 @@ async def the_way_back(server: Serving, place: Path) -> float:
     assert (place / "seen").read_text() == "order 17\norder 17\n"
     [head] = await server.heads()
     assert (head.dlq_retry_count, head.presumed, head.error_type) == (1, False, "TimeoutError")
-    assert server.metric("redrive_collected_total") == server.metric("redrive_resolved_total") == 1
+    assert (
+        server.metric("redrive_letters_collected_total")
+        == server.metric("redrive_letters_resolved_total")
+        == 1
+    )
     # A verdict that is quicker than the worker's own note finds the letter done; the note is then stale.
-    assert server.metric("redrive_redriven_total") + server.metric("redrive_stale_total") == 1
+    assert server.metric("redrive_redrives_sent_total") + server.metric("redrive_stale_writes_total") == 1
     assert server.metric("redrive_time_in_dlq_mean_seconds") < PATIENCE
     return took
 
@@ -128,7 +132,7 @@ async def test_dead_letters_of_another_system_are_collected_as_they_are(
         # Nobody says why they were rejected, so a person has to look at them.
         await letters_become(server, {State.MANUAL: 20})
         assert {head.source for head in await server.heads()} == {"legacy"}
-        assert server.metric("redrive_parked_total") == 20
+        assert server.metric("redrive_letters_parked_total") == 20
 
 
 async def test_without_settings_every_dead_letter_queue_of_the_embedded_broker_is_found(
@@ -136,13 +140,13 @@ async def test_without_settings_every_dead_letter_queue_of_the_embedded_broker_i
 ) -> None:
     settings = QUICK.replace("[[sources]]", "").replace('name = "orders"', "")
     with serving(tmp_path, settings=settings) as server:
-        assert not any(name.startswith("collector") for name in server.health()[1]["services"])
+        assert not any(name.endswith(".dlq") for name in server.health()[1]["services"])
         await the_way_back(server, tmp_path)
-        assert server.health()[1]["services"]["collector of orders.dlq"] == "ok"
+        assert server.health()[1]["services"]["embedded/orders.dlq"] == "ok"
         with channel(server.broker) as amqp:
             amqp.queue_delete("orders.dlq")
         until(
-            lambda: "collector of orders.dlq" not in server.health()[1]["services"],
+            lambda: "embedded/orders.dlq" not in server.health()[1]["services"],
             "who has nothing to collect is gone",
         )
         assert server.health()[0] == 200
@@ -243,7 +247,7 @@ async def test_a_server_that_is_killed_again_and_again_keeps_each_dead_letter_on
     kept: list[int] = []
     for _ in range(3):
         with serving(tmp_path, "--broker", rabbitmq.amqp_url, settings=settings) as server:
-            until(lambda server=server: server.metric("redrive_collected_total") > 0, "it collects")  # type: ignore[misc]
+            until(lambda server=server: server.metric("redrive_letters_collected_total") > 0, "it collects")  # type: ignore[misc]
             kept.append(len(await server.heads()))
             server.end(signal.SIGKILL)
     assert kept[0] < count
@@ -275,7 +279,7 @@ async def test_the_embedded_broker_is_started_again_when_it_dies(tmp_path: Path)
         until(lambda: server.health()[0] == 200, "the server is well again")
         assert server.broker_pid() != broker
         await the_way_back(server, tmp_path)
-        assert any("the embedded broker has died" in line for line in server.errors)
+        assert any("embedded broker exited" in line for line in server.errors)
 
 
 def test_a_broker_that_hangs_is_told_and_so_is_that_it_goes_on(tmp_path: Path) -> None:
@@ -306,7 +310,7 @@ def test_a_second_signal_ends_at_once_and_takes_the_broker_with_it(tmp_path: Pat
         broker = server.broker_pid()
         os.kill(broker, signal.SIGSTOP)
         server.process.send_signal(signal.SIGTERM)
-        until(lambda: any("stopping in order" in line for line in server.errors), "it has begun to stop")
+        until(lambda: any("server stopping" in line for line in server.errors), "it has begun to stop")
         # When it is asked once more
         assert server.end(signal.SIGTERM) == 130
         until(lambda: not is_there(broker), "the broker is gone with it")
@@ -339,7 +343,7 @@ def test_sigterm_ends_everything_in_order(tmp_path: Path) -> None:
         broker = server.broker_pid()
         assert server.end(signal.SIGTERM) == 0
         assert not is_there(broker)
-        assert [line.partition("redrive.serve: ")[2] for line in server.errors] == ["stopping in order"]
+        assert [line.partition("redrive.server: ")[2] for line in server.errors] == ["server stopping"]
     with serving(tmp_path) as again:  # neither lock nor port nor journal is held
         assert again.end(signal.SIGINT) == 0
 

@@ -203,7 +203,7 @@ async def test_figures_spans_and_lines_agree_with_the_queues(broker: RabbitMQ, w
     assert figures["dlq_messages_by_error_type", "PermissionError"] == lying
     assert figures["messages_processed_total", "orders"] == good
     assert figures["messages_retried_total", "orders"] == sent.count("flaky")
-    assert figures["messages_given_back_total", "orders"] == sent.count("asked")
+    assert figures["messages_requeued_total", "orders"] == sent.count("asked")
     assert figures["messages_received_total", "orders"] == len(sent) + sent.count("asked")
     assert figures["dlq_publish_failures_total",] == figures["dlq_lost_total",] == 0
 

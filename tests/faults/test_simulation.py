@@ -192,7 +192,7 @@ async def accepts_before_it_is_kept(
     try:
         await self._keep(batch)
     except RedriveError as error:
-        self._trouble("dead letters cannot be kept", error)
+        self._trouble("store write failed", error)
 
 
 async def accepts_before_the_dead_letter(self: FaultyReceiver, deaths: Sequence[Death]) -> Outcomes:

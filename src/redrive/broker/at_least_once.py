@@ -86,7 +86,7 @@ def send_or_keep(vhost: "VHost", queue: "Queue", entry: Entry, reason: Reason, n
         return
     if not queue.dead:
         vhost.broker.log.warning(
-            "dead letters of queue %s in vhost %s are kept and sent again every %.0f s: %s",
+            "dead letters kept queue=%s vhost=%s retry_every=%.0fs: %s",
             queue.name,
             vhost.name,
             vhost.broker.dead_letter_retry / 1000,

@@ -87,7 +87,7 @@ def _time_out_channel(channel: "Channel", queue: Queue, now: int) -> None:
 def _release(channel: "Channel", consumer: "Consumer | None", tags: list[int]) -> None:
     session = channel.session
     session.broker.log.warning(
-        "consumer %s on channel %d of %s did not acknowledge %d deliveries in time; they are returned",
+        "consumer timeout, deliveries returned consumer=%s channel=%d client=%s deliveries=%d",
         consumer.tag if consumer is not None else "(basic.get)",
         channel.number,
         session.peer,

@@ -231,11 +231,11 @@ class Broker:
         else:
             good = credentials.password is not None and self.users.check(name, credentials.password)
         if not good:
-            self.log.warning("login of '%s' from %s refused: wrong user or password", name, session.peer)
+            self.log.warning("login refused user=%s client=%s: wrong user or password", name, session.peer)
             return False
         if not self.users.may_connect(name, session.peer_address):
             self.log.warning(
-                "login of '%s' from %s refused: it may come from loopback only", name, session.peer
+                "login refused user=%s client=%s: allowed from loopback only", name, session.peer
             )
             return False
         return True
@@ -337,7 +337,7 @@ class Broker:
         try:
             vhost.send_dead_letter(queue, entry, reason, now)
         except Exception:
-            self.log.exception("internal error: dead letter of queue %s in vhost %s", queue.name, vhost.name)
+            self.log.exception("dead-lettering failed queue=%s vhost=%s", queue.name, vhost.name)
 
     def _dispatch(self, unfinished: list[Queue], allowed: int, now: int) -> None:
         """Let dirty queues deliver, the one that has waited longest first; adds those that have more."""
@@ -354,7 +354,7 @@ class Broker:
                 if queue.dispatch(now):
                     unfinished.append(queue)
             except Exception:
-                self.log.exception("internal error: dispatch of queue %s", queue.name)
+                self.log.exception("dispatch failed queue=%s", queue.name)
             self.cost += ENTRY_COST * (ready - queue.ready)
 
     def _watch_memory(self, limit: int, now: int) -> None:
@@ -369,10 +369,10 @@ class Broker:
         self._memory_check_is_due = False
         held = self.held_bytes()
         if self.blocked_because is None and held > limit:
-            self.log.warning("publishers are blocked: messages take %d bytes, %d are allowed", held, limit)
+            self.log.warning("publishers blocked memory_bytes=%d limit_bytes=%d", held, limit)
             self.block("low on memory")
         elif self.blocked_because is not None and held < limit * 0.8:
-            self.log.warning("publishers go on: messages take %d bytes, %d are allowed", held, limit)
+            self.log.warning("publishers unblocked memory_bytes=%d limit_bytes=%d", held, limit)
             self.block(None)
         if self.blocked_because is not None:
             count = sum(len(vhost.queues) for vhost in self.vhosts.values())
@@ -499,7 +499,11 @@ class Broker:
         if not self._tells_deaths:
             return
         self.log.debug(
-            "message died in queue %s of vhost %s: %s (%s)", queue.name, vhost.name, reason, strategy
+            "message dead-lettered queue=%s vhost=%s reason=%s strategy=%s",
+            queue.name,
+            vhost.name,
+            reason,
+            strategy,
         )
 
     def unroutable(self, vhost: VHost, queue: Queue, reason: Reason, why: str, *, kept: bool) -> None:
@@ -507,7 +511,7 @@ class Broker:
         self.drops[reason] += 1
         fate = f"kept in {self.dead_letter_fallback}" if kept else "dropped"
         self.log.warning(
-            "dead letter of queue %s in vhost %s %s: %s (%s)", queue.name, vhost.name, fate, why, reason
+            "dead letter %s queue=%s vhost=%s reason=%s: %s", fate, queue.name, vhost.name, reason, why
         )
 
 

@@ -50,7 +50,9 @@ class NamePattern:
         try:
             return cls(pattern)
         except PatternError as error:
-            _LOG.warning("%s: the pattern %.200r matches nothing: %s; set it again", owner, pattern, error)
+            _LOG.warning(
+                "pattern matches nothing owner=%s pattern=%.200r: %s; set it again", owner, pattern, error
+            )
             return cls("(?!)")
 
     @property
@@ -80,7 +82,7 @@ class NamePattern:
                 skipped += 1
         if skipped:
             _LOG.warning(
-                "regular expression %.200r: time limit of a request reached (%g ms); %d names count as no match",
+                "pattern reached its time limit per request pattern=%.200r limit_ms=%g unmatched_names=%d",
                 self.pattern,
                 BUDGET.total_seconds() * 1000,
                 skipped,
@@ -109,8 +111,7 @@ class NamePattern:
         if not is_first and not is_last:
             return False
         _LOG.warning(
-            "regular expression %.200r: time limit of a match reached (%g ms) on the name %.100r, which counts as"
-            " no match%s",
+            "pattern reached its time limit per match pattern=%.200r limit_ms=%g name=%.100r%s",
             self.pattern,
             limit * 1000,
             name,

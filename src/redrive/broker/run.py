@@ -139,9 +139,9 @@ async def start(options: BrokerOptions) -> Server:
     server = Server(broker, options.server, keep=keep)
     if keep is not None:
         if keep.recovered.torn:
-            broker.log.warning("the journal had a torn end, as after a crash: %s", keep.recovered.torn)
+            broker.log.warning("journal had an incomplete end, as after a crash: %s", keep.recovered.torn)
         for damage in keep.recovered.damage:
-            broker.log.error("left out of the journal: %s", damage)
+            broker.log.error("damaged part of the journal skipped: %s", damage)
         keep.restore(broker, server.clock())
     if not broker.vhosts:
         broker.with_defaults()

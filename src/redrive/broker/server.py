@@ -244,7 +244,7 @@ class Server:
         self._flushing = False
         error = done.exception()
         if error is not None:
-            self.log.critical("the journal cannot be written: %s", error)
+            self.log.critical("journal write failed: %s", error)
             if self.on_failure is not None:
                 self.on_failure(error)
             return
@@ -314,7 +314,9 @@ class Connection(asyncio.Protocol):
         server.opened(self)
         if len(server.connections) > server.options.max_connections:
             server.log.warning(
-                "connection %s refused: there are %d", self.session.peer, len(server.connections)
+                "connection refused client=%s connections=%d: limit reached",
+                self.session.peer,
+                len(server.connections),
             )
             transport.abort()
             return
@@ -324,7 +326,7 @@ class Connection(asyncio.Protocol):
     def _give_up(self) -> None:
         """The handshake took too long: whoever it is, is not serious."""
         if self.session.connection.state is not ConnectionState.RUNNING:
-            self._server.log.warning("connection %s closed: handshake timeout", self.session.peer)
+            self._server.log.warning("connection closed client=%s: handshake timeout", self.session.peer)
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -459,7 +461,7 @@ class Connection(asyncio.Protocol):
         if not self._is_reading:
             connection.heartbeats.heard(now)  # what it says is not read
         if connection.peer_is_dead(now):
-            self._server.log.warning("connection %s closed: missed heartbeats from client", self.session.peer)
+            self._server.log.warning("connection closed client=%s: missed heartbeats", self.session.peer)
             self._transport.abort()
             return
         due = connection.next_heartbeat_due(now)

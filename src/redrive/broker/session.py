@@ -223,7 +223,7 @@ class Session:
         if isinstance(error, SoftError) and number:
             channel = self.channels.pop(number, None)
             if channel is not None:
-                self.broker.log.info("channel %d of %s closed: %s", number, self.peer, error)
+                self.broker.log.info("channel closed channel=%d client=%s: %s", number, self.peer, error)
                 channel.close()
             if number in self.connection.channels:
                 self.write(self.connection.close_for(error, number))
@@ -231,7 +231,7 @@ class Session:
         if not self.is_tuned:  # as RabbitMQ: before the limits are agreed on, a client is not answered
             self._hang_up(str(error))
             return
-        self.broker.log.warning("connection %s closed: %s", self.peer, error)
+        self.broker.log.warning("connection closed client=%s: %s", self.peer, error)
         if not self.connection.closed:
             try:
                 self.write(self.connection.close_for(error))
@@ -243,11 +243,11 @@ class Session:
 
     def _fail_internally(self, error: Exception) -> None:
         """Close the connection after an internal error: the client gets the reply code, the log has the traceback."""
-        self.broker.log.error("connection %s closed: internal error", self.peer, exc_info=error)
+        self.broker.log.error("connection closed client=%s: internal error", self.peer, exc_info=error)
         try:
             self._fail(0, HardError(ReplyCode.INTERNAL_ERROR, "see the log of the broker"))
         except Exception:
-            self.broker.log.exception("connection %s: internal error while closing it", self.peer)
+            self.broker.log.exception("connection not closed client=%s: internal error", self.peer)
             self.is_done = True
 
     def close_channel(self, number: int, error: SoftError) -> None:
@@ -301,7 +301,7 @@ class Session:
             text = f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
             if abilities.get("authentication_failure_close"):
                 self.write(self.connection.close_for(HardError(ReplyCode.ACCESS_REFUSED, text)))
-                self.broker.log.warning("connection %s closed: %s", self.peer, text)
+                self.broker.log.warning("connection closed client=%s: %s", self.peer, text)
             else:
                 self._hang_up(text)  # the client would not understand a close so early
             return False
@@ -312,7 +312,7 @@ class Session:
         return True
 
     def _hang_up(self, why: str) -> None:
-        self.broker.log.warning("connection %s closed: %s", self.peer, why)
+        self.broker.log.warning("connection closed client=%s: %s", self.peer, why)
         self.is_done = True
 
     def _enter(self, name: str) -> None:
@@ -332,7 +332,7 @@ class Session:
                 channel.close()
             except Exception:
                 self.broker.log.exception(
-                    "channel %d of %s: internal error while closing", channel.number, self.peer
+                    "channel not closed channel=%d client=%s: internal error", channel.number, self.peer
                 )
         self.channels.clear()
         self.publishes = False

@@ -154,7 +154,7 @@ class VHost:
             features=self.broker.features,
         )
         for warning in options.warnings:
-            self.broker.log.warning("queue %s in vhost %s: %s", name, self.name, warning)
+            self.broker.log.warning("queue argument warning queue=%s vhost=%s: %s", name, self.name, warning)
         made = Queue(
             self,
             name,
@@ -295,8 +295,8 @@ class VHost:
             at_least_once.policy_changed(self, queue, now)
         if options.dead_letter_strategy == "at-least-once" and not options.at_least_once:
             self.broker.log.warning(
-                "queue %s in vhost %s falls back to the dead-letter strategy at-most-once: at-least-once needs"
-                " a dead-letter exchange and the overflow reject-publish",
+                "dead-letter strategy is at-most-once queue=%s vhost=%s: at-least-once needs a dead-letter exchange"
+                " and the overflow reject-publish",
                 queue.name,
                 self.name,
             )

@@ -73,7 +73,11 @@ def as_data(letter: DeadLetter, journal: list[JournalLine], *, body: bool) -> di
     """The letter as JSON has it; bytes as base64."""
     fields = msgspec.structs.asdict(letter)
     message = fields.pop("message")
-    answer = {name: plain(value) for name, value in fields.items()}
+    # Parts that are stored as arrays are shown with the names of their fields.
+    answer = {
+        name: plain(msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else value)
+        for name, value in fields.items()
+    }
     answer["came_back"] = came_back(letter)
     answer["journal"] = plain(journal)
     if body:

@@ -105,7 +105,7 @@ class Collector:
         self._died_again = died_again
         self._collected = collected
         self._kept = kept
-        self.name = f"collector of {queue}"
+        self.name = f"{self._broker}/{queue}"
         self.counts = Counts()
         self._in_doubt: set[str] = set()  # letters of an add whose answer was lost
 

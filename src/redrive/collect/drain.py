@@ -112,7 +112,11 @@ class Drain(Generic[T]):
             except RedriveError as error:
                 self._is_failing = True
                 self._kept(error)
-                self._trouble("dead letters cannot be kept; they stay with the broker", error)
+                seconds = wait.total_seconds()
+                self._trouble(
+                    f"store write failed, messages stay with the broker messages={len(batch)} retry_in={seconds:g}s",
+                    error,
+                )
                 if stop.is_set():
                     return
                 await pause(self._clock, wait, stop)
@@ -138,5 +142,6 @@ class Drain(Generic[T]):
                 else:
                     self._receiver.accept([one.delivery])
             return
-        self._trouble(f"a dead letter cannot be kept; the broker keeps it, next look in {_LATER}", error)
+        seconds = _LATER.total_seconds()
+        self._trouble(f"message not stored, it stays with the broker retry_in={seconds:g}s", error)
         await self._receiver.release([Release(batch[0].delivery, _LATER)])

@@ -87,7 +87,7 @@ class VerdictCollector:
             if self._is_report(delivery):
                 return ()
             self.counts.unreadable += 1
-            self._trouble("a verdict cannot be read; it is dropped", error)
+            self._trouble("verdict unreadable, dropped", error)
             return ()
 
     def _is_report(self, delivery: Delivery) -> bool:

@@ -38,7 +38,7 @@ class Callbacks:
             problem = RuntimeError(
                 f"more than {_MOST_WAITING} events wait for them; letter {event.letter_id} is not told"
             )
-            self._failed("callbacks are too slow", problem)
+            self._failed("callbacks", problem)
             return
         self._waiting.append(event)
         self._idle.clear()

@@ -1,8 +1,8 @@
-"""What can be heard of consuming?
+"""The events of a consumer.
 
-Everything that counts, traces or logs the consumer does it from here (`watch` has them); the pipe itself only tells.
-The rule: an observer listens and never steers, and is told in numbers where there are many. It is called in the event
-loop, so it may not wait; if it raises, that is written to the log and hurts nobody.
+Metrics, traces and logs (`watch`) are observers of these events. An observer does not change how messages are
+processed; frequent events are reported in batches, with a number. Observers are called in the event loop, so they must
+not block; an error in an observer is logged and has no other effect.
 """
 
 import logging
@@ -18,7 +18,7 @@ from redrive.transports.base import Delivery
 
 
 class Span(Protocol):
-    """What is held open around one attempt."""
+    """A context that is open during one attempt."""
 
     def __enter__(self) -> object: ...
     def __exit__(
@@ -26,24 +26,24 @@ class Span(Protocol):
     ) -> bool | None: ...
 
     def failed(self, failure: Failure) -> None:
-        """The attempt has failed; told before it ends."""
+        """The attempt has failed; called before the context is closed."""
 
 
 class Observer(Protocol):
-    """Somebody who listens."""
+    """Called with the events of a consumer."""
 
     @property
     def traces(self) -> bool:
-        """Whether `processing` is to be asked; looked at once, when consuming starts."""
+        """Whether `processing` is to be called; read once, when consuming starts."""
 
     def received(self, source: str, count: int) -> None:
-        """So many deliveries have come."""
+        """Deliveries were received."""
 
     def processing(self, source: str, delivery: Delivery, attempt: int, correlation_id: str) -> Span | None:
-        """A handler is about to see a delivery. What is given is held open around it; None: nothing is."""
+        """A handler is about to be called with a delivery. The returned context is open during the call."""
 
     def completed(self, source: str, count: int) -> None:
-        """So many deliveries were processed."""
+        """Deliveries were processed successfully."""
 
     def attempt_failed(self, source: str, delivery: Delivery, attempt: int, failure: Failure) -> None:
         """A handler or decoder raised, or took too long. What follows is reported next."""
@@ -56,25 +56,25 @@ class Observer(Protocol):
     def given_back(
         self, source: str, delivery: Delivery, after: timedelta | None, failure: Failure | None
     ) -> None:
-        """A delivery will come again; without a failure the handler asked for it."""
+        """A delivery is released for another delivery; without a failure the handler asked for it."""
 
     def dead_lettered(self, event: DeadLetterEvent) -> None:
         """A dead letter is durable, or could not be made durable: the event says which."""
 
     def skipped(self, source: str, count: int) -> None:
-        """So many deliveries were redrives for another consumer group; no handler has seen them."""
+        """Deliveries were redrives for another consumer group; no handler was called."""
 
     def too_late(self, source: str, count: int) -> None:
-        """So many deliveries were done when their connection was gone: they will come a second time."""
+        """Deliveries were settled after their connection was lost; the broker delivers them again."""
 
-    def paused(self, source: str, why: str) -> None:
-        """Nothing more is taken from a source for now."""
+    def paused(self, source: str, reason: str) -> None:
+        """The consumer of a source is paused."""
 
     def resumed(self, source: str) -> None:
-        """It goes on."""
+        """The consumer continues."""
 
-    def failed(self, source: str, what: str, error: Exception) -> None:
-        """Something beside the message itself went wrong: a callback, the broker, a stuck thread."""
+    def failed(self, source: str, component: str, error: Exception) -> None:
+        """An error that does not belong to one message: of a callback, the broker, a stuck thread."""
 
 
 _LOG: Final = logging.getLogger("redrive.consume")
@@ -93,7 +93,7 @@ class Listeners:
             try:
                 getattr(observer, what)(*args)
             except BaseException:  # noqa: BLE001  whatever it is, it is the observer's own
-                _LOG.exception("observer %s failed in %s", type(observer).__name__, what)
+                _LOG.exception("observer failed observer=%s event=%s", type(observer).__name__, what)
 
     def spans(self, source: str, delivery: Delivery, attempt: int, correlation_id: str) -> "Spans":
         """What those who trace hold open around this attempt."""
@@ -102,7 +102,7 @@ class Listeners:
             try:
                 span = tracer.processing(source, delivery, attempt, correlation_id)
             except BaseException:  # noqa: BLE001  likewise
-                _LOG.exception("observer %s failed in processing", type(tracer).__name__)
+                _LOG.exception("observer failed observer=%s event=processing", type(tracer).__name__)
             else:
                 if span is not None:
                     opened.append(span)

@@ -124,7 +124,7 @@ class Runner:
             receiver.on_consumer_timeout = self._timed_out
 
     def _timed_out(self, error: ConsumerTimeoutError) -> None:
-        self._tell("failed", self.source, "the broker took unacknowledged deliveries back", error)
+        self._tell("failed", self.source, "acknowledgement", error)
 
     # --- from start to stop ------------------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ class Runner:
                 await self._callbacks.empty()
         except TimeoutError:
             self._tell_failed(
-                "stopping", TimeoutError("handlers or dead letters took too long; they go back")
+                "shutdown", TimeoutError("handlers or dead letters did not finish in time; they are released")
             )
         await _ended(intake, *workers, *beside)
         self._accept()
@@ -442,7 +442,7 @@ class Runner:
             if not self._paused:
                 self._paused = True
                 self._calm.clear()
-                self._tell("paused", self.source, "most of what it delivers fails")
+                self._tell("paused", self.source, "most deliveries fail")
             await pause(self._clock, wait, self._calm)
 
     def _no_probe(self) -> None:
@@ -544,7 +544,7 @@ class Runner:
         messages = to_messages([word.verdict for word in words])
         outcomes = await self._publish([Publication(message, target) for message in messages])
         if lost := [error for error in outcomes if error is not None]:
-            self._tell_failed("verdicts could not be sent", lost[0])
+            self._tell_failed("verdicts", lost[0])
         self._accepted += [word.delivery for word in words]
         self._accept()
         return [None] * len(words)
@@ -584,7 +584,7 @@ class Runner:
     def _released(self, _release: Release, error: RedriveError | None) -> bool:
         if error is None:
             return False
-        self._tell_failed("a message could not be given back; it stays with the broker", error)
+        self._tell_failed("release", error)
         return True
 
     def _buried(self, death: Death, error: RedriveError | None) -> bool:
@@ -615,13 +615,13 @@ class Runner:
         problem = RuntimeError(
             f"a handler runs beyond its time budget and cannot be ended; {count} threads are left over"
         )
-        self._tell_failed("a thread is stuck", problem)
+        self._tell_failed("handler-thread", problem)
 
-    def _callback_failed(self, what: str, error: Exception) -> None:
-        self._tell_failed(what, error)
+    def _callback_failed(self, component: str, error: Exception) -> None:
+        self._tell_failed(component, error)
 
-    def _tell_failed(self, what: str, error: Exception) -> None:
-        self._tell("failed", self.source, what, error)
+    def _tell_failed(self, component: str, error: Exception) -> None:
+        self._tell("failed", self.source, component, error)
 
 
 def _stack_of(error: RedriveError) -> str:

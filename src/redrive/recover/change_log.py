@@ -43,7 +43,7 @@ class _Segment(NamedTuple):
 class ChangeLogRetention:
     """Trims the change log of one store."""
 
-    name = "change log"
+    name = "change-log"
 
     def __init__(
         self, store: Store, clock: Clock, options: ChangeLogOptions, *, segment: int = _SEGMENT

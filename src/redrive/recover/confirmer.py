@@ -120,14 +120,14 @@ class Confirmer:
         try:
             return await self._transport.unreachable(consumers)
         except RedriveError as error:
-            self._trouble("cannot see whether consumer groups exist", error)
+            self._trouble("consumer group lookup failed", error)
             return {}
 
     async def _taken_until(self, consumer: Consumer) -> timedelta | None:
         try:
             return await self._transport.taken_until(*consumer)
         except RedriveError as error:
-            self._trouble(f"cannot see whether redrives to {consumer[0]} were taken", error)
+            self._trouble(f"consumer progress lookup failed source={consumer[0]}", error)
             return None
 
     def _is_quiet(self, evidence: _Evidence, taken_until: timedelta | None) -> bool:

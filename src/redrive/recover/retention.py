@@ -152,7 +152,7 @@ class Retention:
         lines, refused = await asyncio.to_thread(_lines_of, letters)
         for error in refused:
             self.counts.refused += 1
-            self._trouble("a letter stays in the store", error)
+            self._trouble("letter not archived, it stays in the store", error)
         if lines:
             day = self._clock.now().date()
             await asyncio.to_thread(

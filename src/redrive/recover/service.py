@@ -1,9 +1,8 @@
-"""How does a background service start, fail, and stop?
+"""Run background services, and restart those that fail.
 
-A service has a name and one coroutine that runs until it is told to stop. `Services` runs several of them: one that
-raises is started again after a wait that grows, and says why; stopping stops them all, in order, within a time limit.
-
-The rule: a service that fails never takes another one with it, and none is ever silently gone.
+A service has a name and one coroutine that runs until its `stop` event is set. `Services` runs several of them. A
+service that raises an error is logged and restarted after a delay that grows; it does not affect the others. Stopping
+ends all of them within a time limit.
 """
 
 import asyncio
@@ -19,11 +18,11 @@ _CALM: Final = timedelta(minutes=1)  # after so long without an error, the next 
 
 
 class Service(Protocol):
-    """Something that runs in the background."""
+    """A task that runs in the background."""
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Its name in health reports and logs."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set, and leave nothing half done."""
@@ -65,11 +64,13 @@ class Services:
             began = self._clock.monotonic()
             try:
                 await service.run(self._stop)
-            except Exception as error:  # noqa: BLE001  whatever it is, the others go on and it is started again
+            except Exception as error:  # noqa: BLE001  it is restarted, whatever the error is
                 if self._clock.monotonic() - began > _CALM:
                     wait = _FIRST_WAIT
                 self.failing[service.name] = f"{type(error).__name__}: {error}"
-                self._trouble(f"{service.name} has failed and is started again in {wait}", error)
+                self._trouble(
+                    f"service failed service={service.name} restart_in={wait.total_seconds():g}s", error
+                )
                 await pause(self._clock, wait, self._stop)
                 wait = min(wait * 2, _LONGEST_WAIT)
             else:

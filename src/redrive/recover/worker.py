@@ -156,7 +156,7 @@ class Worker:
         try:
             return await self._transport.unreachable(consumers)
         except RedriveError as error:
-            self._trouble("cannot see whether consumers would receive redrives", error)
+            self._trouble("consumer group lookup failed, redrives held back", error)
             return dict.fromkeys(consumers, f"cannot see whether its consumer would receive it: {error}")
 
     async def _process(self, heads: Sequence[LetterHead]) -> None:
@@ -245,7 +245,7 @@ class Worker:
         if failed:
             self.counts.not_sent += len(failed)
             self._trouble(
-                f"{len(failed)} letters could not be sent back",
+                f"redrives not sent letters={len(failed)}",
                 next(error for error in outcomes if error is not None),
             )
             await self._settle(failed)
@@ -282,4 +282,4 @@ class Worker:
             try:
                 await self._store.extend(holds, lease=self._options.lease)
             except RedriveError as error:
-                self._trouble("leases could not be extended", error)
+                self._trouble(f"leases not extended letters={len(holds)}", error)

@@ -1,11 +1,12 @@
-"""Evaluate measurements, store the incidents, and have the alerts sent: by one of several servers, none lost.
+"""Evaluate measurements, store the incidents, and have the alerts sent by one of several servers.
 
 The incidents, and the alerts that were not delivered yet, are one document in the store. A server evaluates what was
 measured, stores the result, and only then hands the alerts to the notifiers; a delivered alert is stored as delivered.
 If several servers find the same thing at the same time, the first one to store it sends the alert. A crash between
-storing and sending repeats the alert, from this server after its restart or from another one after a while.
+storing and sending repeats the alert, from this server after its restart or from another one after a while. An alert
+ends for a notifier when it was delivered or given up (`watch.alerts.delivering`).
 
-Nothing that can take long is between a dead letter and its alert. Each kind of measurement has a loop of its own, so a
+Nothing that can take long is between a dead letter and its alert. Each kind of measurement has a separate loop, so a
 hanging management API or a slow count delays only itself. What was measured is evaluated in turns: at once if it
 raises an alert, otherwise together with whatever else comes within `_GATHER`.
 """
@@ -40,7 +41,7 @@ def takeover_after(every: timedelta) -> timedelta:
 class Alarms:
     """Turns measurements into alerts."""
 
-    name = "alarm"
+    name = "alerts"
 
     def __init__(
         self,
@@ -218,4 +219,4 @@ class Alarms:
         return taken_over
 
     def _begin_anew(self, error: Exception) -> None:
-        self._trouble("what the alarm has written down cannot be read; it begins anew", error)
+        self._trouble("alert state unreadable, replaced by an empty one", error)

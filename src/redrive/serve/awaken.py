@@ -1,9 +1,8 @@
-"""What happens to letters that waited for a source that works again (H10)?
+"""Make letters due whose source works again.
 
-They are due now. Those are the pending letters of the source with the conditional strategy: they were held back, or
-wait for their next look, because of what has just ended. The workers are woken to send them.
-
-A letter that somebody took in the meantime is left alone; which letters that are is known to the store only.
+These are the pending letters of that source with the conditional strategy: they were held back, or wait for the next
+check, because of a failure that has just ended. Then the workers are woken. Letters that were claimed in the meantime
+are left alone.
 """
 
 import asyncio
@@ -24,15 +23,15 @@ _BATCH: Final = 500
 
 
 class Awakening:
-    """Makes the letters of a source due, once it works again."""
+    """Makes the letters of a source due when its circuit breaker closes; a service."""
 
-    name = "awakening"
+    name = "breaker-recovery"
 
     def __init__(self, store: Store, clock: Clock, wake: Callable[[], None]) -> None:
         self._store = store
         self._clock = clock
         self._wake = wake
-        self._recovered: dict[str, None] = {}  # sources, in the order they were told
+        self._recovered: dict[str, None] = {}  # sources, in the order in which they recovered
         self._told = asyncio.Event()
         self.awakened = 0
 
@@ -42,13 +41,13 @@ class Awakening:
         self._told.set()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Listen until `stop` is set."""
+        """Run until `stop` is set."""
         while not stop.is_set():
             await until_first(self._told.wait(), stop.wait())
             await self.turn()
 
     async def turn(self) -> None:
-        """See to all sources that were told of. One that fails stays told."""
+        """Process all sources that have recovered. A source that fails is tried again in the next turn."""
         self._told.clear()
         for source in tuple(self._recovered):
             await self._awaken(source)

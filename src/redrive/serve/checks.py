@@ -28,7 +28,7 @@ _MAX_CONFLICTS: Final = 5
 class StoreCheck:
     """Writes to the store every `interval`; a service."""
 
-    name = "store check"
+    name = "store-check"
 
     def __init__(
         self, store: Store, clock: Clock, *, server: str, interval: timedelta, max_age: timedelta
@@ -111,7 +111,7 @@ class StoreCheck:
 class BrokerCheck:
     """Asks every `interval` for the queues that are collected; a service."""
 
-    name = "broker check"
+    name = "check"
 
     def __init__(
         self, transport: Transport, queues: Callable[[], Iterable[str]], clock: Clock, *, interval: timedelta

@@ -1,10 +1,8 @@
-"""How is the embedded broker kept running beside the server?
+"""Run the embedded broker as a child process of the server, and restart it when it exits.
 
-As a process of its own: it has a core to itself, and neither takes the other with it. It is ready when it has said
-where it listens. When it dies it is started again on the same ports, after waits that grow, and the log tells; its own
-words go to the log as well. It ends with us, in order where we do, and by the kernel's hand where we are killed.
-
-It knows nothing of what the broker is used for.
+A separate process can use another core, and a crash of one does not end the other. The broker is ready when it has
+printed its addresses. When it exits, it is restarted on the same ports with growing delays. Its output is written to
+the log of the server. It is stopped with the server, and killed by the kernel if the server is killed.
 """
 
 import asyncio
@@ -25,7 +23,7 @@ from redrive.clock import Clock, pause, until_first
 from redrive.errors import ServiceError, StoreError, on_one_line
 from redrive.private_files import make_private_directory
 
-_LOG: Final = logging.getLogger("redrive.serve.broker")
+_LOG: Final = logging.getLogger("redrive.server.broker")
 _READY: Final = re.compile(r"listens on (amqp://\S+:(\d+)/) and (http://\S+:(\d+)/)$")
 _FAILED: Final = "redrive broker failed: "
 _PATIENCE: Final = 60  # seconds until it has to be ready: a large journal is read first
@@ -167,7 +165,7 @@ class EmbeddedBroker:
             if words.startswith(_FAILED):  # it runs, and does nothing until somebody has acted
                 self._ready = False
                 self._failure = f"the embedded broker stopped: {words.removeprefix(_FAILED)}"
-            _LOG.warning("broker: %s", words)
+            _LOG.warning("embedded broker output: %s", words)
 
     async def _end(self) -> None:
         process = self._process
@@ -180,7 +178,7 @@ class EmbeddedBroker:
                 async with asyncio.timeout(_GRACE.total_seconds()):
                     await process.wait()
             except TimeoutError:
-                _LOG.warning("the embedded broker did not end within %s and is killed", _GRACE)
+                _LOG.warning("embedded broker killed pid=%s waited=%gs", process.pid, _GRACE.total_seconds())
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
@@ -199,7 +197,7 @@ class EmbeddedBroker:
                 wait = _FIRST_WAIT
             code = None if self._process is None else self._process.returncode
             _LOG.error(
-                "the embedded broker has died (exit code %s); it is started again in %g s",
+                "embedded broker exited exit_code=%s restart_in=%gs",
                 code,
                 wait.total_seconds(),
             )
@@ -211,11 +209,11 @@ class EmbeddedBroker:
                 await self._launch()
             except (ServiceError, StoreError) as error:
                 self._failure = str(error)
-                _LOG.error("%s", error)
+                _LOG.error("embedded broker not started: %s", error)
             else:
                 self.restarts += 1
                 ready_at = self._clock.monotonic()
-                _LOG.warning("the embedded broker runs again (process %s)", self.pid)
+                _LOG.warning("embedded broker restarted pid=%s", self.pid)
 
     async def _has_died(self) -> bool:
         """Wait until the process is gone; False: it is we who stop."""

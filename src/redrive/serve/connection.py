@@ -52,14 +52,14 @@ class _Retry:
         """Report a failed attempt, and wait for the next one."""
         self.reason = f"{type(error).__name__}: {error}"
         delay = _RETRIES.delay(attempt, self._random)
-        self._trouble(f"{self._name} unreachable; next attempt in {delay.total_seconds():.1f} s", error)
+        self._trouble(f"{self._name} unreachable retry_in={delay.total_seconds():.1f}s", error)
         await pause(self._clock, delay, stop)
 
 
 class BrokerConnection:
     """Connects, and creates the queues that are missing; a service."""
 
-    name = "broker connection"
+    name = "connection"
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class BrokerConnection:
 class LateStore:
     """A store that need not be open yet: until then every verb raises `StoreUnreachableError`; a service as well."""
 
-    name = "store connection"
+    name = "store-connection"
 
     def __init__(
         self,

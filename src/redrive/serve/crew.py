@@ -58,7 +58,7 @@ from redrive.watch.alerts.delivering import Delivering
 from redrive.watch.alerts.made import notifiers_of, policy_of, rules_of, told_to, windows_of
 
 Trouble = Callable[[str, Exception], None]
-_LOG: Final = logging.getLogger("redrive.serve")
+_LOG: Final = logging.getLogger("redrive.server")
 _RESCUE_EVERY: Final = timedelta(seconds=15)
 
 
@@ -187,7 +187,7 @@ class Crew:
         """
         *store, _ = self.prerequisites
         broker = [*self.prerequisites, self.registration.reached]
-        at_once: list[Service] = [self.connection, self.alarms, self.delivering]
+        at_once: list[Service] = [self.alarms, self.delivering]
         if self.store_connection is not None:
             at_once.insert(0, self.store_connection)
         if self._settings.conditions:
@@ -197,18 +197,21 @@ class Crew:
         if self.discovery is not None:
             of_the_broker.append(self.discovery)
         return [
+            Watched(self.connection, self._clock, self._named(self.connection.name)),
             *(Watched(service, self._clock) for service in at_once),
             self._dependent(self.store_check, store),
-            self._dependent(self.broker_check, [self.connection.reached]),
-            self._dependent(self.registration, self.prerequisites),
+            self._dependent(
+                self.broker_check, [self.connection.reached], self._named(self.broker_check.name)
+            ),
+            self._dependent(self.registration, self.prerequisites, self._named(self.registration.name)),
             *(self._dependent(service, store) for service in of_the_store),
             *(
-                self._dependent(collector, broker, checks=self._checks_of(collector, queue))
+                self._dependent(collector, broker, checks=self._checks_of(queue))
                 for queue, collector in self.collectors.items()
             ),
-            *(self._dependent(service, broker) for service in of_the_broker),
+            *(self._dependent(service, broker, self._named(service.name)) for service in of_the_broker),
             *(
-                self._dependent(worker, broker, f"worker {number}")
+                self._dependent(worker, broker, self._named(f"worker-{number}"))
                 for number, worker in enumerate(self.workers, start=1)
             ),
         ]
@@ -223,10 +226,14 @@ class Crew:
         dependent = DependentService(service, needs)
         return Watched(dependent, self._clock, name, (dependent.waiting, *checks))
 
-    def _checks_of(self, collector: Collector, queue: str) -> tuple[Check, ...]:
+    def _named(self, service: str) -> str:
+        """The name under which a service of the broker is reported."""
+        return f"{self.broker}/{service}"
+
+    def _checks_of(self, queue: str) -> tuple[Check, ...]:
         return (
             lambda: self.broker_check.missing(queue),
-            lambda: self.store_check.failing(collector.name),
+            lambda: self.store_check.failing(self._named(queue)),
         )
 
     @property
@@ -260,7 +267,12 @@ class Crew:
         if queue not in self.collectors:
             self.collectors[queue] = self.a_collector(queue)
         collector = self.collectors[queue]
-        return Watched(collector, self._clock, checks=self._checks_of(collector, queue))
+        return Watched(collector, self._clock, checks=self._checks_of(queue))
+
+    def source_of(self, queue: str) -> str:
+        """The configured source whose dead letters go to this queue; empty if there is none, or several."""
+        names = [source.name for source in self.sources if source.dlq == queue]
+        return names[0] if len(names) == 1 else ""
 
     def a_collector(self, queue: str) -> Collector:
         """A collector of this dead-letter queue, not yet running."""
@@ -277,7 +289,7 @@ class Crew:
             conventions=self._conventions,
             died_again=lambda source, _failure: self.breakers.died(source),
             collected=lambda letters: self.alarms.collected(queue, letters),
-            kept=lambda error: self.store_check.wrote(f"collector of {queue}", error),
+            kept=lambda error: self.store_check.wrote(self._named(queue), error),
         )
 
     def _alert_ended(self, alert: Alert, name: str) -> None:

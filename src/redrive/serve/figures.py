@@ -1,15 +1,18 @@
-"""How much was collected, sent back, resolved, and how much is left (E10)?
+"""Metrics of a server, in the text format of Prometheus.
 
-What the services have counted since they began, and what the store knows, as Prometheus reads it. The store is asked
-when somebody scrapes, at most every few seconds: a scrape must not cost more than what it measures.
+`FAMILIES` declares every metric; `Figures` fills them with what the services have counted since the server started, and
+with what the store knows. The store is queried when the metrics are scraped, at most every few seconds: a scrape must
+not cost more than what it measures.
 
-The time in the dead-letter queue is that of the letters that were resolved last, from their coming into the store on.
+Counters of one broker have the label `broker`. Services that work on the whole store, such as the rescuer and the
+retention, do not know whose letters they change, so their counters have no such label.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Final
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
@@ -24,249 +27,294 @@ from redrive.stores.query import Condition, Op, Query, Sort
 from redrive.watch.alerts.alert import Severity
 from redrive.watch.clean import label
 
-_FRESH: Final = timedelta(seconds=5)
-_LAST: Final = 1000  # resolved letters whose time is looked at
-_MOST_TYPES: Final = 50
-_LAST_OPERATIONS: Final = 100  # whose letters are counted
+_MAX_AGE: Final = timedelta(seconds=5)
+_MAX_RESOLVED: Final = 1000  # resolved letters whose time in the store is measured
+_MAX_TYPES: Final = 50
+_MAX_OPERATIONS: Final = 100  # the latest ones, whose letters are counted
 _OPEN: Final = tuple(map(str, (State.PENDING, State.PROCESSING, State.MANUAL)))
 _RESOLVED: Final = Query(
     (Condition("state", Op.IS, (str(State.RESOLVED),)),), sort=Sort("updated", descending=True)
 )
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
+class Family(NamedTuple):
+    """A metric without its samples. The name of a counter ends in `_total` when it is scraped."""
+
+    kind: Literal["counter", "gauge"]
+    labels: tuple[str, ...]
+    help: str
+
+
+_QUEUE: Final = ("broker", "source", "dead_letter_queue")
+_BROKER: Final = ("broker",)
+FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
+    {
+        "redrive_letters_collected": Family("counter", _QUEUE, "Dead letters added to the store."),
+        "redrive_letters_duplicate": Family(
+            "counter", _QUEUE, "Dead letters that were in the store already and were not added again."
+        ),
+        "redrive_letters_separated": Family(
+            "counter",
+            _QUEUE,
+            "Dead letters with copied redrive headers, stored as separate letters.",
+        ),
+        "redrive_redrives_failed": Family("counter", _QUEUE, "Redrives that were dead-lettered again."),
+        "redrive_redrives_failed_late": Family(
+            "counter", _QUEUE, "Redrives that were dead-lettered again after their claim had ended."
+        ),
+        "redrive_redrives_sent": Family(
+            "counter",
+            _BROKER,
+            "Letters redriven by the workers of this server, and by replays to its broker.",
+        ),
+        "redrive_send_failures": Family("counter", _BROKER, "Redrives that the broker did not accept."),
+        "redrive_redrives_unconfirmed": Family(
+            "counter", _BROKER, "Redrives without verdict or death within the verdict timeout."
+        ),
+        "redrive_redrives_without_consumer": Family(
+            "counter", _BROKER, "Redrives whose consumer group does not exist any more; pending again."
+        ),
+        "redrive_letters_parked": Family("counter", _BROKER, "Letters that workers left to a person."),
+        "redrive_letters_deferred": Family(
+            "counter", _BROKER, "Letters that workers claimed and released, because a condition was not met."
+        ),
+        "redrive_letters_undeliverable": Family(
+            "counter", _BROKER, "Letters held back because no consumer would have received them."
+        ),
+        "redrive_letters_resolved": Family("counter", _BROKER, "Letters resolved by a verdict."),
+        "redrive_letters_presumed_resolved": Family(
+            "counter", _BROKER, "Letters presumed resolved: their redrive was consumed, and nothing died."
+        ),
+        "redrive_stale_writes": Family(
+            "counter", _BROKER, "Writes of workers that came after their lease had expired."
+        ),
+        "redrive_verdicts_rejected": Family(
+            "counter", ("broker", "reason"), "Verdicts that resolved no letter, by reason."
+        ),
+        "redrive_letters_rescheduled": Family(
+            "counter", _BROKER, "Letters made due because the circuit breaker of their source has closed."
+        ),
+        "redrive_letters_replayed": Family(
+            "counter", _BROKER, "Letters redriven by replays to the broker of this server."
+        ),
+        "redrive_replay_results": Family("counter", ("broker", "result"), "Redrives of replays, by result."),
+        "redrive_replay_success_ratio": Family(
+            "gauge",
+            _BROKER,
+            "Share of resolved letters among the results of replays since the server started.",
+        ),
+        "redrive_letters_failed": Family("counter", (), "Letters that reached the limit of redrives."),
+        "redrive_leases_expired": Family(
+            "counter", (), "Letters whose worker did not finish before its lease expired; pending again."
+        ),
+        "redrive_letters_deleted": Family("counter", (), "Letters deleted by the retention."),
+        "redrive_letters_archived": Family("counter", (), "Failed letters moved to archive files."),
+        "redrive_change_log_deleted": Family(
+            "counter", (), "Entries of the change log deleted because of age or size."
+        ),
+        "redrive_alerts": Family("counter", ("notifier", "outcome"), "Notifications, by outcome."),
+        "redrive_service_failures": Family("counter", ("service",), "Failures and restarts of a service."),
+        "redrive_breaker_open": Family(
+            "gauge", ("broker", "source"), "1 while the circuit breaker holds redrives to a source back."
+        ),
+        "redrive_backlog": Family("gauge", ("state",), "Letters in the store, by state."),
+        "redrive_backlog_by_error_type": Family(
+            "gauge", ("error_type",), f"Open letters of the {_MAX_TYPES} most frequent error types."
+        ),
+        "redrive_letters_unconfirmed": Family("gauge", (), "Open letters whose redrive is unconfirmed."),
+        "redrive_letters_waiting": Family(
+            "gauge", ("waits_for",), "Due letters that wait for a condition, by its name."
+        ),
+        "redrive_letters_unserved": Family(
+            "gauge", _BROKER, "Pending letters of brokers that no server serves."
+        ),
+        "redrive_incidents_open": Family("gauge", ("severity",), "Open incidents that were reported."),
+        "redrive_resolution_ratio": Family(
+            "gauge", ("arrived",), "Share of resolved letters among those that arrived in that day."
+        ),
+        "redrive_time_in_dlq_mean_seconds": Family(
+            "gauge", (), f"Mean time from arrival to resolution of the last {_MAX_RESOLVED} resolved letters."
+        ),
+        "redrive_time_in_dlq_p95_seconds": Family(
+            "gauge", (), f"95th percentile of that time, of the last {_MAX_RESOLVED} resolved letters."
+        ),
+    }
+)
+
+
+class StoreFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What the store knows."""
 
     states: dict[str, int]
     error_types: dict[str, int]
-    times: tuple[float, ...]  # seconds in the dead-letter queue, sorted
+    times: tuple[float, ...]  # seconds in the store, sorted
     incidents: dict[str, int]  # open ones, by severity
     unconfirmed: int  # letters
     waiting: dict[str, int]  # letters by the condition that they wait for
 
 
 class Figures:
-    """What is asked by `/metrics`."""
+    """The answer to `GET /metrics`."""
 
     def __init__(self, store: Store, crew: Crew, clock: Clock) -> None:
         self._store = store
         self._crew = crew
         self._clock = clock
-        self._known: Known | None = None
+        self._last: StoreFigures | None = None
         self._at: timedelta | None = None
         self._replays = ReplayCounter(crew.broker, clock.now())
 
     async def text(self) -> bytes:
-        """Everything, in Prometheus' text format. What the store cannot tell is left out."""
+        """All metrics in the text format of Prometheus."""
+        samples = _Samples()
+        from_store = await self._from_store()
+        self._count_collected(samples)
+        self._count_redrives(samples)
+        self._count_replays(samples)
+        self._count_services(samples)
+        _measure_store(samples, from_store)
         registry = CollectorRegistry()
-        known = await self._from_store()
-        registry.register(
-            _Once([*self._counted(), *self._replayed(), *_known(known), self._unserved(), self._resolution()])
-        )
+        registry.register(samples)
         return generate_latest(registry)
 
     # --- what the services have counted ------------------------------------------------------------------------
 
-    def _counted(self) -> Iterator[Metric]:
+    def _count_collected(self, samples: "_Samples") -> None:
         crew = self._crew
-        collected = [(queue, collector.counts) for queue, collector in crew.collectors.items()]
-        for name, what in (
-            ("collected", "dead letters that came into the store"),
-            ("known", "dead letters that were there already"),
-            ("returned", "redrives that died again"),
-            ("late", "redrives that died after their claim had ended"),
-            (
-                "separated",
-                "dead letters with headers of a redrive that they were not: kept as letters of their own",
-            ),
+        for queue, collector in crew.collectors.items():
+            counts, labels = collector.counts, (crew.broker, crew.source_of(queue), queue)
+            samples.add("redrive_letters_collected", counts.collected, *labels)
+            samples.add("redrive_letters_duplicate", counts.known, *labels)
+            samples.add("redrive_letters_separated", counts.separated, *labels)
+            samples.add("redrive_redrives_failed", counts.returned, *labels)
+            samples.add("redrive_redrives_failed_late", counts.late, *labels)
+
+    def _count_redrives(self, samples: "_Samples") -> None:
+        crew = self._crew
+        workers = [worker.counts for worker in crew.workers]
+        confirmer, verdicts = crew.confirmer.counts, crew.verdicts.counts
+        for name, count in (
+            ("redrive_redrives_sent", sum(counts.sent for counts in workers) + self._replays.sent),
+            ("redrive_send_failures", sum(counts.not_sent for counts in workers)),
+            ("redrive_redrives_unconfirmed", confirmer.unconfirmed),
+            ("redrive_redrives_without_consumer", confirmer.returned),
+            ("redrive_letters_parked", sum(counts.parked for counts in workers)),
+            ("redrive_letters_deferred", sum(counts.waiting for counts in workers)),
+            ("redrive_letters_undeliverable", sum(counts.undeliverable for counts in workers)),
+            ("redrive_letters_resolved", verdicts.resolved),
+            ("redrive_letters_presumed_resolved", confirmer.presumed),
+            ("redrive_stale_writes", sum(counts.stale for counts in workers)),
+            ("redrive_letters_rescheduled", crew.awakening.awakened),
         ):
-            family = CounterMetricFamily(f"redrive_{name}", what, labels=["queue_name"])
-            for queue, counts in collected:
-                family.add_metric([label(queue)], getattr(counts, name))
-            yield family
-        for name, what in (
-            ("sent", "letters sent back by the workers of this server, and by replays to its broker"),
-            ("not_sent", "letters that could not be sent back"),
-            ("parked", "letters left to a person"),
-            ("exhausted", "letters given up after too many redrives"),
-            (
-                "waiting",
-                "letters claimed and given back because their strategy had changed and a condition was not met",
-            ),
-            ("undeliverable", "letters held back because no consumer would have received them"),
-            ("stale", "writes that came after their lease was lost"),
+            samples.add(name, count, crew.broker)
+        for reason, count in (
+            ("late", verdicts.late),
+            ("unreadable", verdicts.unreadable),
+            ("other_consumer", verdicts.other_consumer),
+            ("other_broker", verdicts.other_broker),
         ):
-            total = sum(getattr(worker.counts, name) for worker in crew.workers)
-            if name == "sent":
-                total += self._replays.sent
-            if name == "exhausted":
-                total += crew.rescued["given_up"]
-                total += sum(counts.exhausted for _, counts in collected)
-            yield _counter("redriven" if name == "sent" else name, what, total)
-        verdicts, rescued = crew.verdicts.counts, crew.rescued
-        yield _counter("resolved", "letters resolved by a verdict", verdicts.resolved)
-        rejected = CounterMetricFamily(
-            "redrive_verdicts_rejected", "verdicts that resolved nothing, by reason", labels=["reason"]
-        )
-        for reason in ("late", "unreadable", "other_consumer", "other_broker"):
-            rejected.add_metric([reason], getattr(verdicts, reason))
-        yield rejected
-        confirmer = crew.confirmer.counts
-        yield _counter(
-            "unconfirmed", "redrives that got neither verdict nor death in time", confirmer.unconfirmed
-        )
-        yield _counter("presumed", "letters presumed resolved: taken, and nothing died", confirmer.presumed)
-        yield _counter(
-            "consumers_gone", "redrives whose consumer group was gone; pending again", confirmer.returned
-        )
-        yield _counter("deleted", "letters deleted because they were old", crew.retention.counts.deleted)
-        yield _counter(
-            "change_log_deleted",
-            "lines of the change log deleted because of age or size",
-            crew.change_log.deleted,
-        )
-        yield _counter("archived", "failed letters put into files", crew.retention.counts.archived)
-        yield _counter("crashed", "letters whose worker was gone", rescued["crashed"])
-        yield _counter(
-            "awakened", "letters made due because their source works again", crew.awakening.awakened
-        )
-        alerts = CounterMetricFamily(
-            "redrive_alerts", "alerts by what became of them", labels=["notifier", "outcome"]
-        )
-        for notifier, became in crew.delivering.counts.items():
-            for outcome in ("sent", "failed", "retried", "dropped"):
-                alerts.add_metric([label(notifier), outcome], getattr(became, outcome))
-        yield alerts
-        failures = CounterMetricFamily(
-            "redrive_service_failures",
-            "how often a service has failed and was started again",
-            labels=["service"],
-        )
-        breakers = GaugeMetricFamily(
-            "redrive_breaker_open", "1 while letters of a source are held back", labels=["source"]
-        )
+            samples.add("redrive_verdicts_rejected", count, crew.broker, reason)
+        exhausted = [
+            *(counts.exhausted for counts in workers),
+            *(collector.counts.exhausted for collector in crew.collectors.values()),
+            crew.rescued["given_up"],
+        ]
+        samples.add("redrive_letters_failed", sum(exhausted))
+
+    def _count_replays(self, samples: "_Samples") -> None:
+        crew = self._crew
+        resolved = crew.verdicts.counts.replays
+        failed = sum(collector.counts.replays for collector in crew.collectors.values())
+        samples.add("redrive_letters_replayed", self._replays.sent, crew.broker)
+        samples.add("redrive_replay_results", resolved, crew.broker, "resolved")
+        samples.add("redrive_replay_results", failed, crew.broker, "failed")
+        if resolved + failed:
+            ratio = resolved / (resolved + failed)
+            samples.add("redrive_replay_success_ratio", ratio, crew.broker)
+
+    def _count_services(self, samples: "_Samples") -> None:
+        crew = self._crew
+        samples.add("redrive_leases_expired", crew.rescued["crashed"])
+        samples.add("redrive_letters_deleted", crew.retention.counts.deleted)
+        samples.add("redrive_letters_archived", crew.retention.counts.archived)
+        samples.add("redrive_change_log_deleted", crew.change_log.deleted)
+        for notifier, counts in crew.delivering.counts.items():
+            for outcome, count in (
+                ("sent", counts.sent),
+                ("failed", counts.failed),
+                ("retried", counts.retried),
+                ("dropped", counts.dropped),
+            ):
+                samples.add("redrive_alerts", count, notifier, outcome)
         for service in crew.services:
-            failures.add_metric([label(service.name)], service.failures)
+            samples.add("redrive_service_failures", service.failures, service.name)
         still_open = set(crew.breakers.open_sources())
         for source in sorted({*still_open, *(source.name for source in crew.sources)}):
-            breakers.add_metric([label(source)], float(source in still_open))
-        yield failures
-        yield breakers
-
-    def _replayed(self) -> Iterator[Metric]:
-        crew = self._crew
-        yield _counter("replayed", "letters sent back by replays to this server's broker", self._replays.sent)
-        resolved = crew.verdicts.counts.replays
-        died = sum(collector.counts.replays for collector in crew.collectors.values())
-        results = CounterMetricFamily(
-            "redrive_replay_results", "letters sent by replays, by what became of them", labels=["result"]
-        )
-        results.add_metric(["resolved"], resolved)
-        results.add_metric(["died"], died)
-        yield results
-        if resolved + died:
-            yield GaugeMetricFamily(
-                "redrive_replay_success_ratio",
-                "share of the results of replays that are resolved, since the server began",
-                resolved / (resolved + died),
-            )
-
-    def _unserved(self) -> Metric:
-        family = GaugeMetricFamily(
-            "redrive_letters_unserved",
-            "letters that wait for a redrive while no server serves their broker",
-            labels=["broker"],
-        )
-        for broker, count in self._crew.measures.unserved.items():
-            family.add_metric([label(broker)], count)
-        return family
-
-    def _resolution(self) -> Metric:
-        family = GaugeMetricFamily(
-            "redrive_resolution_ratio",
-            "share of the letters that arrived in the last day, and in the day before, that are resolved",
-            labels=["arrived"],
-        )
-        for day, ratio in self._crew.measures.resolution.items():
-            family.add_metric([day], ratio)
-        return family
+            samples.add("redrive_breaker_open", source in still_open, crew.broker, source)
+        for broker, count in crew.measures.unserved.items():
+            samples.add("redrive_letters_unserved", count, broker)
+        for day, ratio in crew.measures.resolution.items():
+            samples.add("redrive_resolution_ratio", ratio, day)
 
     # --- what the store knows ----------------------------------------------------------------------------------
 
-    async def _from_store(self) -> Known:
+    async def _from_store(self) -> StoreFigures:
         now = self._clock.monotonic()
-        if self._known is None or self._at is None or now - self._at > _FRESH:
+        if self._last is None or self._at is None or now - self._at > _MAX_AGE:
             states = await self._store.tally("state")
             types = await self._store.tally("error", Query((Condition("state", Op.IS, _OPEN),)))
-            heads = (await self._store.page(_RESOLVED, limit=_LAST)).heads
+            heads = (await self._store.page(_RESOLVED, limit=_MAX_RESOLVED)).heads
             unconfirmed = await self._store.count(Query((Condition("unconfirmed", Op.IS, (1,)),)))
             waiting = await self._store.tally("waits_for")
-            self._replays.update(await self._store.operations(limit=_LAST_OPERATIONS))
+            self._replays.update(await self._store.operations(limit=_MAX_OPERATIONS))
             severities = Counter(one.found.severity for one in (await self._crew.alarms.book()).open())
-            self._known = Known(
+            self._last = StoreFigures(
                 states={str(state): states.get(state, 0) for state in State},
-                error_types=dict(sorted(types.items(), key=lambda item: -item[1])[:_MOST_TYPES]),
+                error_types=dict(sorted(types.items(), key=lambda item: -item[1])[:_MAX_TYPES]),
                 times=tuple(sorted((head.updated_at - head.created_at).total_seconds() for head in heads)),
                 incidents={str(severity): severities[severity] for severity in Severity},
                 unconfirmed=unconfirmed,
-                waiting=dict(sorted(waiting.items(), key=lambda item: -item[1])[:_MOST_TYPES]),
+                waiting=dict(sorted(waiting.items(), key=lambda item: -item[1])[:_MAX_TYPES]),
             )
             self._at = now
-        return self._known
+        return self._last
 
 
-def _known(known: Known) -> Iterator[Metric]:
-    backlog = GaugeMetricFamily("redrive_backlog", "letters in the store, by state", labels=["state"])
-    for state, count in known.states.items():
-        backlog.add_metric([state], count)
-    types = GaugeMetricFamily(
-        "redrive_backlog_by_error_type",
-        "open letters of the most frequent error types",
-        labels=["error_type"],
-    )
+def _measure_store(samples: "_Samples", figures: StoreFigures) -> None:
+    for state, count in figures.states.items():
+        samples.add("redrive_backlog", count, state)
     by_label: Counter[str] = Counter()
-    for error_type, count in known.error_types.items():
-        by_label[label(error_type)] += count  # long names may share what is shown of them
+    for error_type, count in figures.error_types.items():
+        by_label[label(error_type)] += count  # long names that differ only at their ends have one label
     for error_type, count in by_label.items():
-        types.add_metric([error_type], count)
-    incidents = GaugeMetricFamily(
-        "redrive_incidents_open",
-        "incidents that somebody was told of and that are not over",
-        labels=["severity"],
-    )
-    for severity, count in known.incidents.items():
-        incidents.add_metric([severity], count)
-    yield backlog
-    yield GaugeMetricFamily(
-        "redrive_letters_unconfirmed", "letters whose redrive nobody has confirmed", known.unconfirmed
-    )
-    waiting = GaugeMetricFamily(
-        "redrive_letters_waiting", "due letters that wait for a condition, by its name", labels=["waits_for"]
-    )
-    for name, count in known.waiting.items():
-        waiting.add_metric([label(name)], count)
-    yield waiting
-    yield types
-    yield incidents
-    if known.times:
-        mean = sum(known.times) / len(known.times)
-        p95 = known.times[min(len(known.times) - 1, int(len(known.times) * 0.95))]
-        what = f"of the {_LAST} letters resolved last, from their coming into the store on"
-        yield GaugeMetricFamily("redrive_time_in_dlq_mean_seconds", f"mean time {what}", mean)
-        yield GaugeMetricFamily(
-            "redrive_time_in_dlq_p95_seconds", f"95 % of the times {what}, are shorter", p95
-        )
+        samples.add("redrive_backlog_by_error_type", count, error_type)
+    samples.add("redrive_letters_unconfirmed", figures.unconfirmed)
+    for condition, count in figures.waiting.items():
+        samples.add("redrive_letters_waiting", count, condition)
+    for severity, count in figures.incidents.items():
+        samples.add("redrive_incidents_open", count, severity)
+    if times := figures.times:
+        samples.add("redrive_time_in_dlq_mean_seconds", sum(times) / len(times))
+        samples.add("redrive_time_in_dlq_p95_seconds", times[min(len(times) - 1, int(len(times) * 0.95))])
 
 
-def _counter(name: str, what: str, value: int) -> Metric:
-    return CounterMetricFamily(f"redrive_{name}", what, value)
+class _Samples:
+    """The samples of one scrape, as a collector of a registry."""
 
+    def __init__(self) -> None:
+        self._families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {
+            name: (CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily)(
+                name, family.help, labels=family.labels
+            )
+            for name, family in FAMILIES.items()
+        }
 
-class _Once:
-    """Families as a registry wants them."""
-
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = list(families)
+    def add(self, name: str, value: float, *labels: str) -> None:
+        """Add the value of one metric with these labels."""
+        if len(labels) != len(FAMILIES[name].labels):
+            raise ValueError(f"{name} has the labels {FAMILIES[name].labels}")
+        self._families[name].add_metric([label(each) for each in labels], value)
 
     def collect(self) -> Iterable[Metric]:
-        return self._families
+        """The families, for the registry."""
+        return self._families.values()

@@ -24,7 +24,7 @@ _INTERVAL: Final = LEASE / 4
 class Registration:
     """Keeps one broker registered."""
 
-    name = "broker registration"
+    name = "registration"
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ from redrive.transports import Source, Transport, broker_name, open_transport
 from redrive.transports.probing import probe_of
 from redrive.watch.alerts.made import check
 
-_LOG: Final = logging.getLogger("redrive.serve")
+_LOG: Final = logging.getLogger("redrive.server")
 _STOP: Final = timedelta(seconds=15)  # for what the services have begun
 _LEAVE: Final = timedelta(seconds=5)  # for a broker that does not answer when we say good-bye
 
@@ -151,11 +151,14 @@ class Server:
                 ready()
             await self._stop.wait()
         finally:  # also where whoever runs us is cancelled
-            _LOG.info("stopping in order")
+            _LOG.info("server stopping")
             services.stop()
             await asyncio.wait((running,), timeout=(_STOP + _LEAVE).total_seconds())
             if not running.done():
-                _LOG.warning("some services do not end; what they hold comes again when its lease ends")
+                _LOG.warning(
+                    "shutdown timed out timeout=%gs; claimed letters are released when their leases expire",
+                    (_STOP + _LEAVE).total_seconds(),
+                )
                 running.cancel()
                 await asyncio.wait((running,), timeout=_LEAVE.total_seconds())
 
@@ -170,7 +173,8 @@ class Server:
             return open_access(self._data, self._settings.server.key)
         except OSError as error:
             _LOG.warning(
-                "no other process can use the store: %s cannot be written: %s; make it writable, or set server.key",
+                "store key not written file=%s: %s; other processes cannot use the store until the file is writable, or"
+                " server.key is set",
                 self._data / KEY_FILE,
                 error.strerror or error,
             )
@@ -207,8 +211,8 @@ class Server:
         self._refusal = error
         self._stop.set()
 
-    def _trouble(self, what: str, error: Exception) -> None:
-        _LOG.warning("%s: %s: %s", what, type(error).__name__, self._redactor.clean(str(error)))
+    def _trouble(self, event: str, error: Exception) -> None:
+        _LOG.warning("%s: %s: %s", event, type(error).__name__, self._redactor.clean(str(error)))
 
     def _places(self, broker: str, management: str | None, web: Listening) -> Places:
         return Places(

@@ -1,8 +1,8 @@
-"""Tell whether a service works, or only runs.
+"""Track the state of a service.
 
-`Watched` is the service it wraps, with a memory: whether it runs, and what it failed of. A service that was started
-again counts as working only after a while; until then its last error is reported. Checks from outside, such as a queue
-that is gone or a gate that is shut, are asked whenever the state is.
+`Watched` wraps a service and records whether it runs and why it failed. A service that was restarted counts as working
+only after a while; until then its last error is reported. Checks from outside, such as a missing queue, are called
+whenever the state is read.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class Watched:
     def __init__(
         self, service: Service, clock: Clock, name: str | None = None, checks: Sequence[Check] = ()
     ) -> None:
-        """`name` is what people call it here, where its own says more than they want to know."""
+        """`name` is its name in health reports, if that differs from the name of the service."""
         self._service = service
         self.name = name or service.name
         self._clock = clock

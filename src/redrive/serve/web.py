@@ -1,11 +1,11 @@
-"""What does the server answer over HTTP?
+"""The HTTP API of the server.
 
-`GET /health` says whether it is well, `GET /metrics` what it has counted, and `POST /store/VERB` is the store for other
-processes of this machine, in the form of `stores.wire`; it needs the server's key (`stores.server_key`).
+`GET /health` reports its health, `GET /metrics` its metrics, and `POST /store/VERB` is the store for other processes on
+this machine, in the form of `stores.wire`; it needs the key of the server (`stores.server_key`).
 
-The rule: nobody but this machine. It listens on loopback only, refuses what a page of another site can make a browser
-send (`redrive.browser_guard`), and takes questions for the store only with their own content type. Requests and what
-they expand to are limited (`stores.expansion`).
+The server is reachable from this machine only. It listens on loopback, refuses requests that a page of another site can
+make a browser send (`redrive.browser_guard`), and accepts requests for the store only with their content type. Requests
+and what they decompress to are limited (`stores.expansion`).
 """
 
 import json
@@ -45,7 +45,7 @@ from redrive.stores.base import Store
 from redrive.stores.expansion import too_large_request
 from redrive.stores.server_key import StoreAccess, proof_of
 
-_LOG: Final = logging.getLogger("redrive.serve.http")
+_LOG: Final = logging.getLogger("redrive.server.http")
 _GRACE: Final = 5  # seconds that answers under way may take when it closes
 _IDLE: Final = 75  # seconds after which a connection without questions is closed
 _MIN_NONCE_CHARS: Final = 16
@@ -165,8 +165,8 @@ def store_routes(
         except ClientDisconnect:
             return Response(status_code=HTTPStatus.BAD_REQUEST)  # an aborted upload; nobody reads the answer
         except Exception as error:  # noqa: BLE001  whoever asked is told, whatever it is
-            _LOG.exception("the store failed at '%s'", verb)
-            told = StoreError(f"the server failed: {type(error).__name__}; its log tells more")
+            _LOG.exception("store request failed verb=%s", verb)
+            told = StoreError(f"the server failed: {type(error).__name__}; its log has the error")
             return Response(
                 wire.error_out(told), HTTPStatus.INTERNAL_SERVER_ERROR, media_type=wire.CONTENT_TYPE
             )

@@ -1,8 +1,7 @@
-"""What is the owner of a transport told of what nobody has asked for?
+"""Report events of a transport that no call returns.
 
-That a connection was lost or found again, or that something in the background has failed: in words, with the error
-behind it if there is one. The rule: whoever is told is never asked for anything, and nothing waits for it. Unless the
-owner says otherwise, it goes to the log.
+Such as a connection that was lost or restored, or a failure in the background: an event with key=value context, and the
+error if there is one. By default they are logged.
 """
 
 import logging
@@ -13,12 +12,12 @@ Tell: TypeAlias = Callable[[str, BaseException | None], None]
 
 
 def to_log(log: logging.Logger) -> Tell:
-    """Writes what has an error behind it as a warning, and everything else as information."""
+    """Log events with an error as warnings, and all others as information."""
 
-    def tell(what: str, error: BaseException | None) -> None:
+    def tell(event: str, error: BaseException | None) -> None:
         if error is None:
-            log.info("%s", what)
+            log.info("%s", event)
         else:
-            log.warning("%s: %s", what, error)
+            log.warning("%s: %s", event, error)
 
     return tell

@@ -1,10 +1,10 @@
-"""What is written into the log of a consuming process?
+"""Log lines of consumers.
 
-The lines and field names of seeds 000 and 003, by Python's own logging: a library must not choose its users' logging
-(decision 0016). Ids, counts and names are fields of the record (`extra`), for whoever reads logs with a program.
+They are written with Python's `logging`: a library must not choose its users' logging (decision 0016). Ids, counts and
+names are also fields of the record (`extra`), for programs that read logs.
 
-The rules: no payload and no header stands in a line, whatever else came from outside is redacted and on one line
-(D4), and no flood of equal lines drowns the process: `Flood`.
+A line never contains a payload or a header of a message. Other text from outside is redacted and put on one line, and
+the number of equal lines per second is limited (`Flood`).
 """
 
 import logging
@@ -35,7 +35,7 @@ class _Line(NamedTuple):
 
     level: int
     text: str
-    more: str  # how it begins where only a number is told
+    more: str  # its beginning, for the number of suppressed lines
 
 
 def _line(level: int, head: str, tail: str = "MessageId=%s, DeliveryCount=%s") -> _Line:
@@ -45,7 +45,7 @@ def _line(level: int, head: str, tail: str = "MessageId=%s, DeliveryCount=%s") -
 _POISON: Final = _line(logging.WARNING, "Poison message detected - moving to DLQ")
 _NOT_RETRYABLE: Final = _line(logging.WARNING, "Non-retryable error for message", "MessageId=%s, Error=%s")
 _TOO_MANY: Final = _line(logging.WARNING, "Message exceeded max delivery count")
-_ASKED: Final = _line(logging.WARNING, "Message given up by its handler", "MessageId=%s, Reason=%s")
+_BY_HANDLER: Final = _line(logging.WARNING, "Message dead-lettered by its handler", "MessageId=%s, Reason=%s")
 _ATTEMPT_FAILED: Final = _line(
     logging.ERROR, "Message processing failed", "MessageId=%s, Attempt=%s, CorrelationId=%s, Error=%s"
 )
@@ -56,10 +56,10 @@ _NOT_PUBLISHED: Final = _Line(
     logging.ERROR, "Failed to publish to DLQ topic %s", "Failed to publish to DLQ topic:"
 )
 _LOST: Final = _line(logging.ERROR, "Message lost, settled without a dead letter", "MessageId=%s, Error=%s")
-_TOO_LATE: Final = _line(logging.WARNING, "Too late to settle, expect redelivery", "Queue=%s, Count=%s")
-_PAUSED: Final = _line(logging.WARNING, "Source paused", "Queue=%s, Why=%s")
+_TOO_LATE: Final = _line(logging.WARNING, "Settlement too late, expect redelivery", "Queue=%s, Count=%s")
+_PAUSED: Final = _line(logging.WARNING, "Source paused", "Queue=%s, Reason=%s")
 _RESUMED: Final = _line(logging.INFO, "Source resumed", "Queue=%s")
-_FAILED: Final = _line(logging.ERROR, "Trouble while consuming", "Queue=%s, What=%s, Error=%s")
+_FAILED: Final = _line(logging.ERROR, "Consumer error", "Queue=%s, Component=%s, Error=%s")
 
 _BY_REASON: Final = {
     str(Reason.POISON_MESSAGE): _POISON,
@@ -69,7 +69,7 @@ _BY_REASON: Final = {
 
 
 class Logs(Silent):
-    """Writes what is heard to a logger, by default `redrive.consume`."""
+    """Writes the events of consumers to a logger, by default `redrive.consume`."""
 
     def __init__(
         self,
@@ -81,11 +81,11 @@ class Logs(Silent):
     ) -> None:
         self._logger = logger or logging.getLogger("redrive.consume")
         self._clean = Clean(redactor)
-        # One queue's flood does not hide another's lines.
+        # A flood of lines about one queue does not hide those about another.
         self._flood: Flood[tuple[_Line, str]] = Flood(lines_per_second, self._more, clock or SystemClock())
 
     def close(self) -> None:
-        """Tell of what was kept back."""
+        """Write the numbers of suppressed lines."""
         self._flood.tell()
 
     def attempt_failed(self, source: str, delivery: Delivery, attempt: int, failure: Failure) -> None:
@@ -120,12 +120,12 @@ class Logs(Silent):
             self._of_delivery(_GIVEN_BACK, source, delivery, fields, delivery.delivery_count or 1)
 
     def dead_lettered(self, event: DeadLetterEvent) -> None:
-        """Why a message was given up, and whether its dead letter is durable."""
-        why = _BY_REASON.get(event.reason, _ASKED)
-        if self._lets(why, event.source):
-            self._why(why, event)
-        what = _PUBLISHED if event.durable else _NOT_PUBLISHED
-        if self._lets(what, event.source):
+        """Why a message was dead-lettered, and whether its dead letter is durable."""
+        cause = _BY_REASON.get(event.reason, _BY_HANDLER)
+        if self._lets(cause, event.source):
+            self._write_cause(cause, event)
+        result = _PUBLISHED if event.durable else _NOT_PUBLISHED
+        if self._lets(result, event.source):
             fields: dict[str, object] = {
                 "original_topic": event.source,
                 "dlq_topic": event.dead_letter_queue,
@@ -136,7 +136,7 @@ class Logs(Silent):
             if not event.durable:
                 fields["dlq_error"] = self._clean.line(event.error or "")
                 fields["error_stack"] = _end_of(event.error_stack or "", LONGEST_STACK)
-            self._write(what, fields, event.dead_letter_queue)
+            self._write(result, fields, event.dead_letter_queue)
         if event.lost and self._lets(_LOST, event.source):
             message_id = self._id_of(event)
             fields = {"queue_name": event.source, "message_id": message_id, "letter_id": event.letter_id}
@@ -147,30 +147,30 @@ class Logs(Silent):
         if self._lets(_TOO_LATE, source):
             self._write(_TOO_LATE, {"queue_name": source, "count": count}, source, count)
 
-    def paused(self, source: str, why: str) -> None:
-        """Nothing more is taken from a source for now."""
+    def paused(self, source: str, reason: str) -> None:
+        """The consumer is paused."""
         if self._lets(_PAUSED, source):
-            why = self._clean.line(why)
-            self._write(_PAUSED, {"queue_name": source, "why": why}, source, why)
+            reason = self._clean.line(reason)
+            self._write(_PAUSED, {"queue_name": source, "reason": reason}, source, reason)
 
     def resumed(self, source: str) -> None:
-        """It goes on."""
+        """The consumer continues."""
         if self._lets(_RESUMED, source):
             self._write(_RESUMED, {"queue_name": source}, source)
 
-    def failed(self, source: str, what: str, error: Exception) -> None:
-        """Something beside the message itself went wrong. The error is not redacted yet."""
+    def failed(self, source: str, component: str, error: Exception) -> None:
+        """An error that does not belong to one message. It is not redacted yet."""
         if self._lets(_FAILED, source):
-            kind, what = type(error).__name__, self._clean.line(what)
+            kind, component = type(error).__name__, self._clean.line(component)
             text = f"{kind}: {self._clean.error(error)}"
             fields: dict[str, object] = {
                 "queue_name": source,
-                "what": what,
+                "component": component,
                 "error_type": kind,
                 "error": text,
                 "error_stack": self._clean.stack(error),
             }
-            self._write(_FAILED, fields, source, what, text)
+            self._write(_FAILED, fields, source, component, text)
 
     # --- writing ---------------------------------------------------------------------------------------
 
@@ -181,8 +181,8 @@ class Logs(Silent):
         self._log(line.level, line.text, fields, *words)
 
     def _log(self, level: int, text: str, fields: dict[str, object], *words: object) -> None:
-        """A listener never stops a message: not for a filter that raises, not for a field that is taken."""
-        # Names of queues are not redacted, but a line break in one would begin a line of somebody else's.
+        """Write a line; neither a filter that raises nor a reserved field name stops a message."""
+        # Names of queues are not redacted, but a line break in one would start a forged line.
         words = tuple(on_one_line(word) if isinstance(word, str) else word for word in words)
         fields = {
             name: on_one_line(value) if isinstance(value, str) and name != "error_stack" else value
@@ -200,11 +200,11 @@ class Logs(Silent):
         fields: dict[str, object] = {"queue_name": source, "suppressed": count}
         self._log(line.level, "%s … and %s more", fields, line.more, f"{count:,}")
 
-    def _why(self, line: _Line, event: DeadLetterEvent) -> None:
+    def _write_cause(self, line: _Line, event: DeadLetterEvent) -> None:
         message_id, count = self._id_of(event), event.delivery_count or 1
         reason = self._clean.line(event.reason)
         error = self._clean.line(event.description or event.failure.text)
-        second: object = error if line is _NOT_RETRYABLE else reason if line is _ASKED else count
+        second: object = error if line is _NOT_RETRYABLE else reason if line is _BY_HANDLER else count
         fields: dict[str, object] = {
             "queue_name": event.source,
             "message_id": message_id,
@@ -222,7 +222,7 @@ class Logs(Silent):
     ) -> None:
         try:
             own = delivery.message.message_id
-        except Exception:  # noqa: BLE001  a message too damaged to be read is still to be told of
+        except Exception:  # noqa: BLE001  a message too damaged to be read is logged as well
             own = None
         message_id = self._clean.id(own or delivery.key)
         ids = {"queue_name": source, "message_id": message_id, "delivery_count": delivery.delivery_count or 1}
@@ -237,7 +237,7 @@ class Logs(Silent):
         }
 
     def _id_of(self, event: DeadLetterEvent) -> str:
-        """Where a producer gave no id, the letter's stands for it: both can be searched for."""
+        """The id of the message, or that of the letter if the producer gave none."""
         return self._clean.id(event.message_id or event.letter_id)
 
 
@@ -245,7 +245,7 @@ def _correlation_id_of(delivery: Delivery) -> str:
     """The correlation id of a message, which may be too damaged to be read."""
     try:
         return own_correlation_id(delivery.message) or made_up_correlation_id(delivery.key)
-    except Exception:  # noqa: BLE001  a message that cannot be read is still to be told of
+    except Exception:  # noqa: BLE001  likewise
         return ""
 
 

@@ -1,12 +1,12 @@
-"""How many messages came, were processed, retried, given back, dead-lettered, lost?
+"""Metrics of consumers: messages received, processed, retried, requeued, dead-lettered and lost.
 
-`Metrics` counts in plain integers while messages flow and makes Prometheus' samples only when somebody scrapes. The
-names are those of seeds 000 and 003 (E10); two of them are counters without `_total`, which Prometheus' client would
-add to a counter, so they are shown as untyped.
+`Metrics` counts in plain integers while messages are processed and makes the samples of Prometheus only for a scrape.
+Two counters have names without `_total`, which the client of Prometheus would add to a counter, so they are exported as
+untyped.
 
-The rule: labels cannot grow without end. Error types and reasons beyond a number are counted as "other".
+The number of label values is limited: further error types and reasons are counted as "other".
 
-This file does not know what is done with the figures: `docs/reference/metrics.md` has rules for alerts.
+`docs/reference/metrics.md` lists the metrics, and rules for alerts on them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,64 +39,61 @@ __all__ = ["MOST_ERROR_TYPES", "MOST_REASONS", "OTHER", "Metrics", "MetricsServe
 OTHER: Final = "other"
 MOST_ERROR_TYPES: Final = 1_000
 MOST_REASONS: Final = 100
-_LONGEST_NAME: Final = 200  # what is longer is no name of a type or reason
-_CALLBACK: Final = "callback"  # how `failed` names what failed if it was one
+_MAX_NAME_CHARS: Final = 200  # longer texts are not names of types or reasons
+_CALLBACK: Final = "callback"  # how the component begins if a callback failed
 
 # name without `_total` → help; each has the label `queue_name`
 _BY_QUEUE: Final = {
-    "messages_received": "deliveries that came from the broker",
-    "messages_processed": "deliveries that a handler completed",
-    "messages_retried": "attempts that failed and were followed by another in the process",
-    "messages_given_back": "deliveries given back to the broker, to come again",
-    "messages_skipped": "redrives for another consumer group, accepted without running a handler",
-    "messages_redelivered_expected": "deliveries done when their connection was gone: they come a second time",
-    "callback_failures": "callbacks that raised, hung or were too slow",
-    "consumer_timeouts": "times that the broker took deliveries back: not acknowledged within its consumer timeout",
-    "consumer_failures": "what else went wrong beside the messages: the broker, a stuck thread",
+    "messages_received": "Deliveries received from the broker.",
+    "messages_processed": "Deliveries that a handler processed successfully.",
+    "messages_retried": "Failed attempts that were followed by another attempt in the same process.",
+    "messages_requeued": "Deliveries released to the broker for another delivery.",
+    "messages_skipped": "Redrives for another consumer group, accepted without running a handler.",
+    "messages_settled_late": "Deliveries settled after their connection was lost; the broker delivers them again.",
+    "callback_failures": "Callbacks that raised an exception, did not return or were too slow.",
+    "consumer_timeouts": "Times that the broker took unacknowledged deliveries back after its consumer timeout.",
+    "consumer_errors": "Errors that do not belong to one message, such as a lost connection or a stuck thread.",
 }
 _TOGETHER: Final = {
-    "dlq_messages": "dead letters made durable",
-    "dlq_publish_failures": "tries to make a dead letter durable that failed",
-    "dlq_lost": "messages settled without a dead letter, in the mode best effort",
+    "dlq_messages": "Dead letters published.",
+    "dlq_publish_failures": "Failed attempts to publish a dead letter.",
+    "dlq_lost": "Messages settled without a dead letter, in best-effort mode.",
 }
-_DEATHS: Final = ("messages_deadlettered", "dead letters made durable, by the reason they were given up for")
-_BY_ERROR_TYPE: Final = ("dlq_messages_by_error_type", "dead letters made durable, by type of error")
-_BY_TOPIC: Final = (
-    "dlq_messages_by_topic",
-    "dead letters made durable, by the queue or topic they come from",
-)
+_DEATHS: Final = ("messages_deadlettered", "Dead letters published, by reason.")
+_BY_ERROR_TYPE: Final = ("dlq_messages_by_error_type", "Dead letters published, by type of error.")
+_BY_TOPIC: Final = ("dlq_messages_by_topic", "Dead letters published, by source queue or topic.")
 _UNPUBLISHED: Final = (
     "dlq_publish_failures_in_a_row",
-    "failed tries to make a dead letter durable since the last one that succeeded",
+    "Failed attempts to publish a dead letter since the last success.",
 )
-_MOST_UNPUBLISHED: Final = 3  # so many in a row, and the consumer is not healthy
-_PAUSED: Final = ("source_paused", "1 while nothing is taken from the source, else 0")
+_MAX_UNPUBLISHED: Final = 3  # with so many in a row the consumer is not healthy
+_PAUSED: Final = ("source_paused", "1 while the consumer is paused by its circuit breaker, else 0.")
 
 
 class _Queue:
-    """The figures of one source. The first nine are in the order of `_BY_QUEUE`."""
+    """The counters of one source; `figures` are in the order of `_BY_QUEUE`."""
 
     __slots__ = (
         "callback_failures",
-        "consumer_failures",
+        "consumer_errors",
         "consumer_timeouts",
         "deaths",
-        "given_back",
         "late",
         "paused",
         "processed",
         "received",
+        "requeued",
         "retried",
         "skipped",
         "unpublished",
     )
 
     def __init__(self) -> None:
-        self.received = self.processed = self.retried = self.given_back = self.skipped = self.late = 0
-        self.callback_failures = self.consumer_timeouts = self.consumer_failures = 0
+        self.received = self.processed = self.retried = self.requeued = self.skipped = self.late = 0
+        self.callback_failures = self.consumer_timeouts = self.consumer_errors = 0
         self.paused = False
         self.unpublished = 0  # dead letters, since the last one that was published
-        # A series that begins at one is an increase that nobody sees: the known reasons begin at zero.
+        # `increase()` does not see the first value of a series, so the known reasons start at zero.
         self.deaths: dict[str, int] = dict.fromkeys((str(reason) for reason in Reason), 0)
 
     def figures(self) -> Sequence[int]:
@@ -104,12 +101,12 @@ class _Queue:
             self.received,
             self.processed,
             self.retried,
-            self.given_back,
+            self.requeued,
             self.skipped,
             self.late,
             self.callback_failures,
             self.consumer_timeouts,
-            self.consumer_failures,
+            self.consumer_errors,
         )
 
 
@@ -127,7 +124,7 @@ class _Names:
         return self._known.get(name) or self._meet(name)
 
     def _meet(self, name: str) -> str:
-        if len(self._known) >= self._most or len(name) > _LONGEST_NAME:
+        if len(self._known) >= self._most or len(name) > _MAX_NAME_CHARS:
             return OTHER
         shown = self._known[name] = storable(self._clean.line(name)) or "unknown"
         return shown
@@ -198,7 +195,7 @@ class Metrics(Silent):
     ) -> None:
         """A delivery will come again."""
         with self._lock:
-            (self._queues.get(source) or self._queue(source)).given_back += 1
+            (self._queues.get(source) or self._queue(source)).requeued += 1
 
     def dead_lettered(self, event: DeadLetterEvent) -> None:
         """A dead letter is durable, or is not."""
@@ -221,26 +218,26 @@ class Metrics(Silent):
         with self._lock:
             (self._queues.get(source) or self._queue(source)).late += count
 
-    def paused(self, source: str, why: str) -> None:  # noqa: ARG002  a gauge has no words
-        """Nothing more is taken from a source for now."""
+    def paused(self, source: str, reason: str) -> None:  # noqa: ARG002  only counted
+        """The consumer is paused."""
         with self._lock:
             (self._queues.get(source) or self._queue(source)).paused = True
 
     def resumed(self, source: str) -> None:
-        """It goes on."""
+        """The consumer continues."""
         with self._lock:
             (self._queues.get(source) or self._queue(source)).paused = False
 
-    def failed(self, source: str, what: str, error: Exception) -> None:
-        """Something beside the message itself went wrong."""
+    def failed(self, source: str, component: str, error: Exception) -> None:
+        """An error that does not belong to one message."""
         with self._lock:
             queue = self._queues.get(source) or self._queue(source)
-            if what.startswith(_CALLBACK):
+            if component.startswith(_CALLBACK):
                 queue.callback_failures += 1
             elif isinstance(error, ConsumerTimeoutError):
                 queue.consumer_timeouts += 1
             else:
-                queue.consumer_failures += 1
+                queue.consumer_errors += 1
 
     def _queue(self, source: str) -> _Queue:
         queue = self._queues[source] = _Queue()
@@ -250,7 +247,7 @@ class Metrics(Silent):
         """Whether dead letters can be published, as `/health` answers it."""
         with self._lock:
             unpublished = {source: queue.unpublished for source, queue in self._queues.items()}
-        failing = any(count >= _MOST_UNPUBLISHED for count in unpublished.values())
+        failing = any(count >= _MAX_UNPUBLISHED for count in unpublished.values())
         return {
             "status": "failing" if failing else "ok",
             "queues": {

@@ -1,7 +1,6 @@
-"""What does a listener do that is not interested?
+"""An observer that does nothing.
 
-Nothing, and as fast as that can be done. A listener derives from `Silent` and overrides what it wants to hear, so a
-new thing to hear of does not break it.
+Observers derive from `Silent` and override the events that they need, so that new events do not break them.
 """
 
 from datetime import timedelta
@@ -14,7 +13,7 @@ from redrive.transports.base import Delivery
 
 
 class Held(Protocol):
-    """What is held open around one attempt."""
+    """A context that is open during one attempt."""
 
     def __enter__(self) -> object: ...
     def __exit__(
@@ -22,19 +21,19 @@ class Held(Protocol):
     ) -> bool | None: ...
 
     def failed(self, failure: Failure) -> None:
-        """The attempt has failed; told before it ends."""
+        """The attempt has failed; called before the context is closed."""
 
 
 class Silent:
-    """Hears everything and does nothing."""
+    """Ignores all events."""
 
     @property
     def traces(self) -> bool:
-        """Whether `processing` is to be asked: not by default, so that it costs nothing."""
+        """Whether `processing` is to be called; by default it is not."""
         return False
 
     def received(self, source: str, count: int) -> None:
-        """So many deliveries have come."""
+        """Deliveries were received."""
 
     def processing(
         self,
@@ -43,11 +42,11 @@ class Silent:
         attempt: int,  # noqa: ARG002  likewise
         correlation_id: str,  # noqa: ARG002  likewise
     ) -> Held | None:
-        """A handler is about to see a delivery; nothing is held open around it."""
+        """A handler is about to be called with a delivery."""
         return None
 
     def completed(self, source: str, count: int) -> None:
-        """So many deliveries were processed."""
+        """Deliveries were processed successfully."""
 
     def attempt_failed(self, source: str, delivery: Delivery, attempt: int, failure: Failure) -> None:
         """A handler or decoder raised, or took too long."""
@@ -60,22 +59,22 @@ class Silent:
     def given_back(
         self, source: str, delivery: Delivery, after: timedelta | None, failure: Failure | None
     ) -> None:
-        """A delivery will come again; without a failure the handler asked for it."""
+        """A delivery is released for another delivery; without a failure the handler asked for it."""
 
     def dead_lettered(self, event: DeadLetterEvent) -> None:
         """A dead letter is durable, or could not be made durable."""
 
     def skipped(self, source: str, count: int) -> None:
-        """So many deliveries were redrives for another consumer group."""
+        """Deliveries were redrives for another consumer group."""
 
     def too_late(self, source: str, count: int) -> None:
-        """So many deliveries were done when their connection was gone."""
+        """Deliveries were settled after their connection was lost."""
 
-    def paused(self, source: str, why: str) -> None:
-        """Nothing more is taken from a source for now."""
+    def paused(self, source: str, reason: str) -> None:
+        """The consumer of a source is paused."""
 
     def resumed(self, source: str) -> None:
-        """It goes on."""
+        """The consumer continues."""
 
-    def failed(self, source: str, what: str, error: Exception) -> None:
-        """Something beside the message itself went wrong."""
+    def failed(self, source: str, component: str, error: Exception) -> None:
+        """An error that does not belong to one message."""

@@ -225,7 +225,7 @@ def _unharmed(span: str, source: str) -> Iterator[None]:
     try:
         yield
     except Exception:  # noqa: BLE001  that is the point
-        _LOG.debug("%s is not traced", span, extra={"queue_name": source})
+        _LOG.debug("span not recorded span=%s", span, extra={"queue_name": source})
 
 
 def _nanoseconds(at: datetime) -> int:

@@ -180,7 +180,7 @@ def test_other_queues_drop_letters_without_a_route(
     world: World, client: Peer, arguments: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     declare(client, **arguments)
-    assert ("falls back" in caplog.text) == ("x_overflow" in arguments)
+    assert ("dead-letter strategy is at-most-once" in caplog.text) == ("x_overflow" in arguments)
     die(client)
     route(client)
     world.advance(5000)

@@ -82,7 +82,7 @@ def test_match_beyond_the_time_limit_is_no_match_and_is_logged_once(
         assert not pattern.search(HARD)
         assert not pattern.search(HARD)  # the result is kept
     assert [EVIL in line for line in caplog.messages] == [True]
-    assert "time limit of a match reached (20 ms)" in caplog.text
+    assert "pattern reached its time limit per match" in caplog.text
 
 
 def test_pattern_that_reaches_its_limit_again_and_again_matches_nothing_any_more() -> None:
@@ -106,7 +106,7 @@ def test_filter_ends_when_the_budget_of_the_request_is_used_up(caplog: pytest.Lo
     assert (
         NamePattern("^q").filter([f"q{number}" for number in range(20)], clock) == [True] * 9 + [False] * 11
     )
-    assert "time limit of a request reached (200 ms); 11 names count as no match" in caplog.text
+    assert "limit_ms=200 unmatched_names=11" in caplog.text
 
 
 async def test_name_filter_leaves_the_event_loop_free_and_ends_with_the_broker() -> None:

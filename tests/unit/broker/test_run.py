@@ -65,5 +65,5 @@ async def test_stored_pattern_that_is_refused_now_does_not_keep_the_broker_from_
     assert vhost.policies.effective("queue", "q") is None
     assert not broker.users.may("u", "/", "configure", "q")
     assert broker.users.may("u", "/", "read", "q")
-    assert "policy p in vhost /: the pattern '(?R)' matches nothing" in caplog.text
+    assert "pattern matches nothing owner=policy p in vhost / pattern='(?R)'" in caplog.text
     await server.close()

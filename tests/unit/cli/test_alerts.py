@@ -165,7 +165,7 @@ def test_what_cannot_be_read_is_one_line_and_stays_as_it_is(say: Say, words: lis
     write(b"\xc1 no document")
     code, out, err = say(*words)
     assert (code, out) == (3, "")
-    assert err.startswith("redrive: what the alarm has written down cannot be read")
+    assert err.startswith("redrive: the stored alert state cannot be read")
     assert err.count("\n") == 1
 
 

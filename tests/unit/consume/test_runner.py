@@ -87,14 +87,14 @@ class Heard:
     def too_late(self, source: str, count: int) -> None:
         self._count("too_late", count)
 
-    def paused(self, source: str, why: str) -> None:
+    def paused(self, source: str, reason: str) -> None:
         self._count("paused")
 
     def resumed(self, source: str) -> None:
         self._count("resumed")
 
-    def failed(self, source: str, what: str, error: Exception) -> None:
-        self.failures.append((what, str(error)))
+    def failed(self, source: str, component: str, error: Exception) -> None:
+        self.failures.append((component, str(error)))
         self._count("failed")
 
     async def until(self, what: str, count: int) -> None:
@@ -362,7 +362,7 @@ async def test_a_thread_that_hangs_is_left_and_others_go_on() -> None:
     finally:
         go_on.set()
     assert threading.current_thread().name not in threads
-    assert "a thread is stuck" in [what for what, _ in world.heard.failures]
+    assert "handler-thread" in [what for what, _ in world.heard.failures]
 
 
 async def test_plain_functions_run_at_the_same_time_in_threads_of_their_own() -> None:
@@ -431,7 +431,7 @@ async def test_a_handler_that_does_not_end_in_time_is_left_and_its_message_goes_
         consumer.stop()
     async with MemoryTransport(world.clock, world.broker) as later:
         assert await later.depth("orders") == 1
-    assert [what for what, _ in world.heard.failures] == ["stopping"]
+    assert [what for what, _ in world.heard.failures] == ["shutdown"]
 
 
 async def test_those_who_wait_for_another_attempt_go_back_when_it_stops() -> None:
@@ -668,7 +668,7 @@ async def test_an_observer_that_raises_hurts_nobody(caplog: pytest.LogCaptureFix
     async with world.consuming(handle):
         await world.send(b"x")
         await world.heard.until("completed", 1)
-    assert "observer Heard failed in received" in caplog.text
+    assert "observer failed observer=Heard event=received" in caplog.text
 
 
 async def test_a_tracer_holds_a_span_open_around_each_attempt_and_hears_of_its_failure() -> None:

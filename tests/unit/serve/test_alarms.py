@@ -310,7 +310,7 @@ async def test_what_cannot_be_read_is_said_and_begun_anew(store: MemoryStore, cl
     await died(store, place, 1)
     await place.turn()
     assert place.occasions == [("dead-letter", RAISED)]
-    assert place.troubles == ["what the alarm has written down cannot be read; it begins anew"]
+    assert place.troubles == ["alert state unreadable, replaced by an empty one"]
 
 
 # --- several servers -------------------------------------------------------------------------------------------------

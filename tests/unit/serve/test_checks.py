@@ -100,15 +100,15 @@ async def test_store_is_written_every_interval_and_at_once_when_a_collector_fail
     running = asyncio.create_task(check.run(stop))
     await until(clock, lambda: store._memos[DOCUMENT].version == 3 if DOCUMENT in store._memos else False)
     # When a collector cannot write, then that counts at once, whatever the small write says
-    check.wrote("collector of orders.dlq", StoreFullError("no room for 1 MB"))
+    check.wrote("shop/orders.dlq", StoreFullError("no room for 1 MB"))
     assert problem(check) == "StoreFullError: no room for 1 MB"
-    failing = check.failing("collector of orders.dlq")
+    failing = check.failing("shop/orders.dlq")
     assert failing is not None
     assert failing.cause == "store"
     await until(clock, lambda: store._memos[DOCUMENT].version == 4, timedelta(0))
     assert problem(check) == "StoreFullError: no room for 1 MB"
     # And until it can
-    check.wrote("collector of orders.dlq", None)
+    check.wrote("shop/orders.dlq", None)
     assert problem(check) is None
     stop.set()
     await running
@@ -117,7 +117,7 @@ async def test_store_is_written_every_interval_and_at_once_when_a_collector_fail
 async def test_error_of_one_letter_is_not_a_failing_store() -> None:
     clock = ManualClock()
     check = store_check(MemoryStore(clock), clock)
-    check.wrote("collector of orders.dlq", SourceMissingError("not the store's"))
+    check.wrote("shop/orders.dlq", SourceMissingError("not the store's"))
     assert problem(check) is None
 
 

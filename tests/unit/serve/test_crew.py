@@ -53,10 +53,10 @@ def test_every_queue_has_one_collector_and_every_worker_a_name_of_its_own(tmp_pa
     assert list(place.crew.collectors) == ["orders.dlq", "legacy.dead"]
     names = [service.name for service in place.crew.services]
     assert names == [
-        "broker connection", "alarm", "alerts", "store check", "broker check",
-        "broker registration", "rescuer", "retention", "change log", "awakening",
-        "collector of orders.dlq", "collector of legacy.dead", "verdicts", "confirmer",
-        "worker 1", "worker 2", "worker 3",
+        "memory/connection", "alerts", "notifications", "store-check", "memory/check",
+        "memory/registration", "rescuer", "retention", "change-log", "breaker-recovery",
+        "memory/orders.dlq", "memory/legacy.dead", "memory/verdicts", "memory/confirmer",
+        "memory/worker-1", "memory/worker-2", "memory/worker-3",
     ]  # fmt: skip
     assert len({worker.name for worker in place.crew.workers}) == 3
 
@@ -72,15 +72,15 @@ async def test_a_source_that_works_again_gets_its_letters_at_once(tmp_path: Path
         place.crew.breakers.died("orders")
     assert place.crew.breakers.open_sources() == ("orders",)
     text = (await Figures(place.store, place.crew, place.clock).text()).decode()
-    assert 'redrive_breaker_open{source="orders"} 1.0' in text
+    assert 'redrive_breaker_open{broker="memory",source="orders"} 1.0' in text
     # When one of them was processed
     place.crew.breakers.succeeded("orders")
     await place.crew.awakening.turn()
     # Then the letter is due
     assert [head.id for head in await place.store.claim("w", broker="rabbitmq")] == [letter.id]
     text = (await Figures(place.store, place.crew, place.clock).text()).decode()
-    assert 'redrive_breaker_open{source="orders"} 0.0' in text
-    assert "redrive_awakened_total 1.0" in text
+    assert 'redrive_breaker_open{broker="memory",source="orders"} 0.0' in text
+    assert 'redrive_letters_rescheduled_total{broker="memory"} 1.0' in text
 
 
 async def test_what_was_collected_and_parked_is_counted(tmp_path: Path) -> None:
@@ -95,14 +95,14 @@ async def test_what_was_collected_and_parked_is_counted(tmp_path: Path) -> None:
     figures = Figures(place.store, place.crew, place.clock)
     text = (await figures.text()).decode()
     for line in (
-        'redrive_collected_total{queue_name="orders.dlq"} 3.0',
-        "redrive_parked_total 3.0",
+        'redrive_letters_collected_total{broker="memory",dead_letter_queue="orders.dlq",source="orders"} 3.0',
+        'redrive_letters_parked_total{broker="memory"} 3.0',
         'redrive_backlog{state="dlq_manual"} 3.0',
         'redrive_backlog{state="dlq_pending"} 0.0',
         'redrive_backlog_by_error_type{error_type="Unknown"} 3.0',
     ):
         assert line in text.splitlines(), text
-    assert "redrive_time_in_dlq" not in text  # nothing was resolved yet
+    assert "\nredrive_time_in_dlq" not in text  # nothing was resolved yet
 
 
 async def replayed(place: Place, broker: str, key: str) -> None:
@@ -141,11 +141,11 @@ async def test_letters_of_replays_are_counted_as_redriven_and_by_their_results(t
     # Then replays to this broker are counted, each letter once
     for _ in range(2):
         lines = (await figures.text()).decode().splitlines()
-        assert "redrive_redriven_total 3.0" in lines
-        assert "redrive_replayed_total 3.0" in lines
-        assert 'redrive_replay_results_total{result="resolved"} 1.0' in lines
-        assert 'redrive_replay_results_total{result="died"} 1.0' in lines
-        assert "redrive_replay_success_ratio 0.5" in lines
+        assert 'redrive_redrives_sent_total{broker="memory"} 3.0' in lines
+        assert 'redrive_letters_replayed_total{broker="memory"} 3.0' in lines
+        assert 'redrive_replay_results_total{broker="memory",result="resolved"} 1.0' in lines
+        assert 'redrive_replay_results_total{broker="memory",result="failed"} 1.0' in lines
+        assert 'redrive_replay_success_ratio{broker="memory"} 0.5' in lines
         place.clock.advance(timedelta(minutes=1))
 
 

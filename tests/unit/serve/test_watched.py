@@ -54,9 +54,9 @@ async def test_a_service_that_fails_says_why_until_it_has_worked_for_a_while() -
 async def test_a_service_that_never_failed_works_at_once() -> None:
     moody, stop = Moody(), asyncio.Event()
     moody.fails = False
-    watched = Watched(moody, ManualClock(), "worker 1")
+    watched = Watched(moody, ManualClock(), "shop/worker-1")
     running = asyncio.create_task(watched.run(stop))
     await asyncio.sleep(0)
-    assert (watched.name, told(watched)) == ("worker 1", None)
+    assert (watched.name, told(watched)) == ("shop/worker-1", None)
     stop.set()
     await running

@@ -11,9 +11,9 @@ LOG = logging.getLogger("redrive.transports.some")
 
 def test_news_is_information(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, LOG.name):
-        to_log(LOG)("connected again", None)
+        to_log(LOG)("reconnected", None)
 
-    assert caplog.record_tuples == [(LOG.name, logging.INFO, "connected again")]
+    assert caplog.record_tuples == [(LOG.name, logging.INFO, "reconnected")]
 
 
 def test_trouble_is_a_warning_with_its_error(caplog: pytest.LogCaptureFixture) -> None:

@@ -68,7 +68,10 @@ def logs(kept: Kept, clock: ManualClock) -> Logs:
             "Non-retryable error for message: MessageId=m-17, Error=External API timeout after 5000ms",
         ),
         ("MaxDeliveryCountExceeded", "Message exceeded max delivery count: MessageId=m-17, DeliveryCount=4"),
-        ("CustomBusinessRule", "Message given up by its handler: MessageId=m-17, Reason=CustomBusinessRule"),
+        (
+            "CustomBusinessRule",
+            "Message dead-lettered by its handler: MessageId=m-17, Reason=CustomBusinessRule",
+        ),
     ],
 )
 def test_a_dead_letter_is_told_by_its_reason_and_where_it_lies(
@@ -116,18 +119,18 @@ def test_everything_else_has_its_line(logs: Logs, kept: Kept) -> None:
     logs.given_back("orders", delivery, timedelta(seconds=5), a_failure())
     logs.given_back("orders", ADamagedDelivery(count=None, key="orders/9"), None, None)
     logs.too_late("orders", 3)
-    logs.paused("orders", "most of what it delivers fails")
+    logs.paused("orders", "most deliveries fail")
     logs.resumed("orders")
     logs.failed("orders", "callback pager", ValueError("token=abc123XYZ9 expired"))
     assert kept.lines == [
         "INFO Retrying message: MessageId=message-1, Attempt=1, Error=External API timeout after 5000ms",
         "INFO Abandoning message for retry: MessageId=message-1, DeliveryCount=2",
         "INFO Abandoning message for retry: MessageId=orders/9, DeliveryCount=1",
-        "WARNING Too late to settle, expect redelivery: Queue=orders, Count=3",
-        "WARNING Source paused: Queue=orders, Why=most of what it delivers fails",
+        "WARNING Settlement too late, expect redelivery: Queue=orders, Count=3",
+        "WARNING Source paused: Queue=orders, Reason=most deliveries fail",
         "INFO Source resumed: Queue=orders",
         (
-            "ERROR Trouble while consuming: Queue=orders, What=callback pager, "
+            "ERROR Consumer error: Queue=orders, Component=callback pager, "
             "Error=ValueError: token=[REDACTED:token] expired"
         ),
     ]
@@ -233,9 +236,9 @@ def test_one_queues_flood_does_not_hide_anothers_line(logs: Logs, kept: Kept) ->
     for _ in range(100):
         logs.too_late("orders", 1)
     logs.too_late("payments", 1)
-    assert kept.lines[-1] == "WARNING Too late to settle, expect redelivery: Queue=payments, Count=1"
+    assert kept.lines[-1] == "WARNING Settlement too late, expect redelivery: Queue=payments, Count=1"
     logs.close()
-    assert kept.lines[-1] == "WARNING Too late to settle, expect redelivery: … and 80 more"
+    assert kept.lines[-1] == "WARNING Settlement too late, expect redelivery: … and 80 more"
     assert len(kept.lines) == 22
 
 

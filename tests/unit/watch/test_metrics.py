@@ -55,9 +55,9 @@ def test_everything_heard_is_counted_under_its_name(metrics: Metrics, text: Call
     metrics.too_late("orders", 3)
     metrics.paused("payments", "the broker refuses dead letters")
     metrics.failed("orders", "callback pager", ValueError("no"))
-    metrics.failed("orders", "callbacks are too slow", RuntimeError("no"))
+    metrics.failed("orders", "callbacks", RuntimeError("no"))
     metrics.failed("orders", "broker", OSError("gone"))
-    metrics.failed("orders", "the broker took deliveries back", ConsumerTimeoutError("30 minutes"))
+    metrics.failed("orders", "acknowledgement", ConsumerTimeoutError("30 minutes"))
 
     # When Prometheus comes
     found = samples(text())
@@ -68,9 +68,9 @@ def test_everything_heard_is_counted_under_its_name(metrics: Metrics, text: Call
         'messages_received_total{queue_name="orders"}': 20,
         'messages_processed_total{queue_name="orders"}': 12,
         'messages_retried_total{queue_name="orders"}': 1,
-        'messages_given_back_total{queue_name="orders"}': 2,
+        'messages_requeued_total{queue_name="orders"}': 2,
         'messages_skipped_total{queue_name="orders"}': 4,
-        'messages_redelivered_expected_total{queue_name="orders"}': 3,
+        'messages_settled_late_total{queue_name="orders"}': 3,
         'messages_deadlettered_total{queue_name="orders",reason="PoisonMessage"}': 1,
         'messages_deadlettered_total{queue_name="orders",reason="NonRetryableError"}': 1,
         'messages_deadlettered_total{queue_name="orders",reason="MaxDeliveryCountExceeded"}': 0,
@@ -84,7 +84,7 @@ def test_everything_heard_is_counted_under_its_name(metrics: Metrics, text: Call
         'dlq_publish_failures_in_a_row{queue_name="orders"}': 2,
         'callback_failures_total{queue_name="orders"}': 2,
         'consumer_timeouts_total{queue_name="orders"}': 1,
-        'consumer_failures_total{queue_name="orders"}': 1,
+        'consumer_errors_total{queue_name="orders"}': 1,
     }
     assert found['source_paused{queue_name="payments"}'] == 1
     assert found['dlq_messages_by_topic{original_topic="payments"}'] == 1

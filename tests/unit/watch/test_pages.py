@@ -14,7 +14,7 @@ from redrive.watch.metrics import MOST_ERROR_TYPES, MOST_REASONS, Metrics
 
 DOCS = Path(__file__).parents[3] / "docs"
 REFERENCE = (DOCS / "reference" / "metrics.md").read_text("utf-8")
-HOW_TO = (DOCS / "how-to" / "watch-a-consumer.md").read_text("utf-8")
+HOW_TO = (DOCS / "how-to" / "monitor-a-consumer.md").read_text("utf-8")
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in REFERENCE.splitlines()

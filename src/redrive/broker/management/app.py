@@ -105,7 +105,7 @@ class App:
         accepted = broker.users.check(name, password) and broker.users.may_connect(name, address)
         broker.logins["http", accepted] += 1
         if not accepted:
-            self._log.warning("management: login of '%s' from %s refused", name, address)
+            self._log.warning("login refused user=%s client=%s", name, address)
             raise LoginError(401, "not_authorized", "Not_Authorized")
         return name
 

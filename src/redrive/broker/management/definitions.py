@@ -211,7 +211,7 @@ def _check_vhosts(ask: Ask, body: Json, known: set[str]) -> None:
                 missing = row.get("vhost", "undefined")
                 raise bad_request(f'Please create virtual host "{missing}" prior to importing definitions.')
     if _rows(body, "topic_permissions"):
-        ask.broker.log.warning("definitions: topic permissions are not supported and were not imported")
+        ask.broker.log.warning("topic permissions not imported: not supported")
 
 
 def _load(ask: Ask, body: Json, into: VHost | None) -> None:
@@ -244,7 +244,7 @@ def _load_policies(ask: Ask, body: Json, vhost_of: Callable[[Json], VHost]) -> N
             set_parameter(vhost, component, text(row, "name"), row.get("value"), where)
         else:
             ask.broker.log.warning(
-                "definitions: component %s is not supported, its parameter %s was not imported",
+                "parameter not imported component=%s name=%s: component not supported",
                 component,
                 name,
             )

@@ -78,7 +78,7 @@ def load_policy(
     for key in policy.definition:
         if switch := vhost.broker.features.switch_off_of(key):
             vhost.broker.log.warning(
-                "policy %s in vhost %s: %s is ignored: %s is off", name, vhost.name, key, switch
+                "policy key ignored policy=%s vhost=%s key=%s: %s is off", name, vhost.name, key, switch
             )
 
 

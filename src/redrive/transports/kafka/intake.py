@@ -347,7 +347,7 @@ class Intake:
 
     def _heard(self, error: KafkaError | None) -> None:
         if error is not None and error.code() not in PASSING:
-            self._tell(f"group '{self._group}'", translated(error))
+            self._tell(f"kafka client error group={self._group}", translated(error))
 
     def _end(self) -> None:
         """The last commit, and out of the group."""

@@ -107,9 +107,7 @@ class Ledger:
         if error.code() == KafkaError.OFFSET_METADATA_TOO_LARGE:
             self._note_room //= 2
         elif error.code() not in PASSING:
-            self._tell(
-                f"offsets of group '{self._group}' could not be committed; tried again", translated(error)
-            )
+            self._tell(f"offset commit failed, it is retried group={self._group}", translated(error))
 
     def _places(self, marks: Mapping[Where, Mark]) -> list[TopicPartition]:
         owner, room = self._holdings.owner, self._note_room
@@ -166,7 +164,7 @@ class Ledger:
             self._consumer.commit(offsets=self._places(marks), asynchronous=False)
         except KafkaException as error:
             self._tell(
-                f"group '{self._group}': what was done could not be committed, and comes again",
+                f"offset commit failed, processed messages are delivered again group={self._group}",
                 translated(error_of(error)),
             )
 

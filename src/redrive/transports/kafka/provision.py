@@ -227,7 +227,7 @@ async def _ends(admin: Admin, topic: FoundTopic) -> Ends | None:
     try:
         return await admin.topics.ends(topic.name, range(topic.partitions))
     except TransportError as error:
-        _LOG.debug("the offsets of %s are not seen: %s", topic.name, error)
+        _LOG.debug("offset lookup failed topic=%s: %s", topic.name, error)
         return None
 
 
@@ -241,13 +241,13 @@ async def _group(admin: Admin, name: str, topic: FoundTopic, ends: Ends | None) 
     try:
         described = await _described(admin, name)
     except KafkaException as error:
-        _LOG.debug("the group %s is not seen: %s", name, error)
+        _LOG.debug("consumer group lookup failed group=%s: %s", name, error)
         return msgspec.structs.replace(seen, allowed=frozenset() if _is_refusal(error) else None)
     seen = msgspec.structs.replace(seen, members=len(described.members), allowed=_operations(described))
     try:
         committed = await admin.topics.committed(name, topic.name, range(topic.partitions))
     except TransportError as error:
-        _LOG.debug("the offsets of the group %s are not seen: %s", name, error)
+        _LOG.debug("committed offset lookup failed group=%s: %s", name, error)
         return seen
     at = {number: place.offset for number, place in committed.items()}
     behind = None

@@ -116,7 +116,7 @@ class Transactions:
                 producer.abort_transaction(self._timeout)
                 self._producer = producer
             except KafkaException:
-                self._log.warning("a transaction could not be undone; its producer is replaced")
+                self._log.warning("transaction abort failed, producer replaced")
         return not_durable(error, topic)
 
     async def close(self) -> None:

@@ -98,7 +98,7 @@ class Lifeline:
         try:
             await self.on_link(link)
         except RedriveError as error:
-            self._tell(f"{endpoint}: not everything could be made again", error)
+            self._tell(f"topology not restored endpoint={endpoint}", error)
         except BaseException:
             link.abort()
             raise
@@ -109,9 +109,7 @@ class Lifeline:
         self._arrived.set()
 
     def _blocked(self, reason: str | None) -> None:
-        self._tell(
-            "the broker takes publishes again" if reason is None else f"the broker is blocked: {reason}", None
-        )
+        self._tell("publishing unblocked" if reason is None else f"publishing blocked reason={reason}", None)
 
     def _lost(self, error: TransportError) -> None:
         self.lost_because = error
@@ -119,7 +117,7 @@ class Lifeline:
             return
         self._link = None
         self._arrived.clear()
-        self._tell("the connection was lost", error)
+        self._tell("connection lost", error)
         self._search = asyncio.get_running_loop().create_task(self._find_again())
 
     async def _find_again(self) -> None:
@@ -131,7 +129,7 @@ class Lifeline:
                 await self._try_next()
             except TransportError as error:
                 self.lost_because = error
-                self._tell(f"attempt {attempt} to connect again failed", error)
+                self._tell(f"reconnect failed attempt={attempt}", error)
             else:
-                self._tell("connected again", None)
+                self._tell("reconnected", None)
                 return

@@ -169,7 +169,7 @@ class RabbitReceiver:
         for delivery, error in zip(others, await self._settler.replace(others, copies), strict=True):
             if error is not None and delivery.alive:
                 # It cannot be put back, so it is handed out as it is, rather than stay where nobody sees it.
-                self._tell(f"a delivery of '{self.source.name}' could not be put back to be counted", error)
+                self._tell(f"delivery count not stored source={self.source.name}", error)
                 if delivery.is_uncounted:
                     delivery.count(delivery.presumed_count - delivery.known_count)
                 self._hand_out(delivery)
@@ -237,7 +237,7 @@ class RabbitReceiver:
             attempt = 0
             while not self._is_stopped and not self._subscription.alive:
                 attempt += 1
-                self._tell(f"subscribing to '{self.source.name}' again, attempt {attempt}", lost)
+                self._tell(f"subscription lost source={self.source.name} attempt={attempt}", lost)
                 try:
                     await self._clock.sleep(WAITS.delay(attempt, self._random))
                     await self._subscribe()
@@ -246,7 +246,7 @@ class RabbitReceiver:
                 except TransportError as error:
                     lost = error
                 else:
-                    self._tell(f"subscribed to '{self.source.name}' again", None)
+                    self._tell(f"subscription restored source={self.source.name}", None)
             if self._is_stopped:
                 return
 
@@ -304,4 +304,4 @@ class RabbitReceiver:
         self._tasks.discard(task)
         self._arrived.set()
         if not task.cancelled() and task.exception() is not None:
-            self._tell(f"deliveries of '{self.source.name}' were not handed out", task.exception())
+            self._tell(f"deliveries not handed out source={self.source.name}", task.exception())

@@ -169,7 +169,7 @@ class Settler:
                 for queue in queues:
                     await channel.call(m.QueueDeclare(queue.name, durable=True, arguments=queue.arguments))
         except TransportError as error:
-            self._tell(f"the delay queues of '{self._source.name}' could not be made", error)
+            self._tell(f"delay queues not created source={self._source.name}", error)
 
 
 def _may_be_made(copy: Outgoing, error: RedriveError | None) -> bool:

@@ -32,22 +32,22 @@ from redrive.watch.alerts.links import see_more
 from redrive.watch.alerts.rules import MEASURES, RULES, AlertRule, Measured, checked
 from redrive.watch.alerts.windows import Window
 
-_MOST: Final = 1000  # incidents at a time: whoever has so many sees the forest
-_REMEMBERED: Final = 200  # incidents that are over, for people who look back
+_MAX_INCIDENTS: Final = 1000  # at a time
+_MAX_OVER: Final = 200  # incidents that are over
 
 
 class Book(msgspec.Struct, kw_only=True):
-    """The incidents as they are written down."""
+    """The incidents as they are stored."""
 
     current: dict[str, Incident] = {}  # by rule and subject; those that are only suspected included
     over: list[Incident] = []  # the latest that have ended, the last one last
 
     def open(self) -> list[Incident]:
-        """Those that somebody was told of."""
+        """Those for which an alert was raised."""
         return [incident for incident in self.current.values() if incident.is_open]
 
     def acknowledge(self, incident_id: str, by: str, now: datetime) -> Incident | None:
-        """Somebody takes care of it. None: no open incident has this id."""
+        """Acknowledge an incident. None: no open incident has this id."""
         for key, incident in self.current.items():
             if incident.id == incident_id and incident.is_open:
                 self.current[key] = acknowledged(incident, by, now)
@@ -56,7 +56,7 @@ class Book(msgspec.Struct, kw_only=True):
 
 
 class Alarm:
-    """What is told of which incident."""
+    """Turns measurements into incidents and alerts."""
 
     def __init__(
         self,
@@ -69,9 +69,9 @@ class Alarm:
         silence: timedelta = timedelta(minutes=1),
         link: Callable[[Incident], str | None] | None = None,
     ) -> None:
-        """`link` says where a person sees more of an incident; by default it is a command.
+        """`link` gives a URL for an incident, or a command that shows more; by default it is a command.
 
-        `server` is the name of the one that measures, and `silence` is how long another one has to find nothing before
+        `server` is the name of the server that measures. `silence` is how long another server has to be silent before
         this one may end an incident that the other one has found.
         """
         self.rules: Mapping[str, AlertRule] = {rule.name: rule for rule in checked(rules)}
@@ -83,7 +83,7 @@ class Alarm:
         self._link = link or self._command
 
     def subjects(self, book: Book, measure: str, broker: str | None = None) -> set[str]:
-        """What to measure even if nothing is there any more: only so can its incidents end."""
+        """The subjects of current incidents: they must be measured, so that the incidents can end."""
         return {
             incident.subject
             for incident in book.current.values()
@@ -93,7 +93,7 @@ class Alarm:
         }
 
     def would_alert(self, book: Book, measured: Iterable[Measured], now: datetime) -> bool:
-        """Whether `looked` would give an alert of one of these; the book is left as it is."""
+        """Whether `looked` would give an alert for one of these; the book is not changed."""
         for one in measured:
             for rule in self.rules.values():
                 if rule.measure != one.measure or (finding := _finding(rule, one)) is None:
@@ -111,17 +111,12 @@ class Alarm:
         return False
 
     def looked(self, book: Book, measured: Iterable[Measured], now: datetime) -> list[Alert]:
-        """What is to be told after this look; the book is brought up to date.
+        """The alerts after these measurements; the book is brought up to date.
 
-        What was not measured has only grown older. Incidents of rules that no longer exist are removed.
+        Subjects that were not measured stay as they are. Incidents of rules that do not exist any more end.
         """
-        for key, incident in list(book.current.items()):
-            if incident.rule not in self.rules or key != _key(
-                incident.rule, incident.broker, incident.subject
-            ):
-                del book.current[key]
+        alerts = list(self._end_obsolete(book, now))
         seen = list(measured)
-        alerts: list[Alert] = []
         looked_at: set[str] = set()
         for rule in sorted(self.rules.values(), key=lambda rule: not rule.hides):
             hidden = self._hidden(book, rule)
@@ -136,12 +131,22 @@ class Alarm:
                     alerts.append(self._tell(book, key, incident, occasion, now))
         return alerts
 
+    def _end_obsolete(self, book: Book, now: datetime) -> Iterable[Alert]:
+        """End the incidents of rules that were renamed, switched off or removed, so that receivers close them."""
+        for key, incident in list(book.current.items()):
+            if incident.rule in self.rules and key == _key(incident.rule, incident.broker, incident.subject):
+                continue
+            if not incident.is_open:
+                del book.current[key]
+            elif not self._is_quiet(incident, now):
+                yield self._tell(book, key, incident, Occasion.RECOVERED, now)
+
     def _look(self, book: Book, rule: AlertRule, one: Measured, now: datetime) -> Iterable[Alert]:
         key = _key(rule.name, one.broker, one.subject)
         finding = _finding(rule, one)
         incident = book.current.get(key)
         if incident is None:
-            if finding is None or len(book.current) >= _MOST:
+            if finding is None or len(book.current) >= _MAX_INCIDENTS:
                 return
             incident = begun(self._new_id(), rule.name, one.subject, finding, now, one.broker)
         after, occasion = stepped(
@@ -166,18 +171,20 @@ class Alarm:
             book.current[key] = after
         else:
             del book.current[key]
-            book.over = [*book.over[1 - _REMEMBERED :], after]
+            book.over = [*book.over[1 - _MAX_OVER :], after]
         return alert_of(incident, occasion, now, self._link(incident))
 
     def _command(self, incident: Incident) -> str:
-        return see_more(self.rules[incident.rule].measure, incident)
+        rule = self.rules.get(incident.rule)
+        return see_more("" if rule is None else rule.measure, incident)
 
     def _hidden(self, book: Book, rule: AlertRule) -> set[tuple[str | None, str]]:
-        """Brokers and components at which what this rule finds would only be a consequence."""
+        """Brokers and components at which violations of this rule would only be consequences."""
+        causes = {cause.name for cause in self.rules.values() if rule.name in cause.hides}
         return {
             (incident.broker, incident.found.component)
             for incident in book.current.values()
-            if rule.name in self.rules[incident.rule].hides and incident.fine_since is None
+            if incident.rule in causes and incident.fine_since is None
         }
 
     def _is_quiet(self, incident: Incident, now: datetime) -> bool:
@@ -193,7 +200,7 @@ def _place(one: Measured) -> tuple[str | None, str]:
 
 
 def alert_of(incident: Incident, occasion: Occasion, now: datetime, link: str | None = None) -> Alert:
-    """What is told of an incident."""
+    """The alert about an incident."""
     found = incident.found
     is_over = occasion is Occasion.RECOVERED
     return Alert(

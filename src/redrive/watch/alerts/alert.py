@@ -1,10 +1,10 @@
-"""What is somebody told?
+"""Alerts: what is sent about an incident.
 
-One alert is one thing told of an incident: that it is there, has become worse, goes on, is still nobody's, or is over.
-All alerts of an incident have its id, so whoever is told twice knows that it is the same.
+An alert says that an incident was raised, has become worse, continues, was not acknowledged, or is over. All alerts of
+an incident have its id, so receivers can group them.
 
-The rule: an alert is made of names, numbers and ids. Nothing that came inside a message or its error text is in it, so
-nothing private can be (C4).
+An alert consists of names, numbers and ids. It contains nothing of a message or an error text, so it discloses no
+personal data.
 """
 
 from datetime import datetime
@@ -17,31 +17,31 @@ Number: TypeAlias = int | float  # counts are integers, averages are not
 
 
 class Severity(StrEnum):
-    """How bad it is."""
+    """The severity of an incident."""
 
     WARNING = "warning"
     CRITICAL = "critical"
 
 
 class Occasion(StrEnum):
-    """Why it is told now."""
+    """Why an alert is sent."""
 
     RAISED = "raised"
     WORSE = "worse"  # a warning has become critical
     AGAIN = "again"  # there is news after the cool-down
-    ESCALATED = "escalated"  # nobody has acknowledged it in time
+    ESCALATED = "escalated"  # it was not acknowledged in time
     RECOVERED = "recovered"
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """What is told."""
+    """One alert about an incident."""
 
     incident: str  # its id, the same from raised to recovered
     occasion: Occasion
     severity: Severity
-    rule: str  # the name of the rule that was broken
+    rule: str  # the name of the violated rule
     text: str  # one sentence for people
-    component: str  # what is concerned: RabbitMQ, Kafka, store
+    component: str  # the component concerned: RabbitMQ, Kafka, store
     broker: str | None = None  # its name
     queue: str | None = None
     error_type: str | None = None
@@ -49,16 +49,16 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, Number] = {}
     correlation_ids: tuple[str, ...] = ()
     link: str | None = None  # a URL, or the command that shows more
-    escalations: int = 0  # how often it was told before that nobody has acknowledged it
+    escalations: int = 0  # how often it was escalated before
     since: datetime  # when the incident began
     time: datetime  # of this alert
 
     @property
     def subject(self) -> str:
-        """A line for people who see nothing else."""
+        """One line that says everything important."""
         return f"[{self.occasion.upper()}] {self.severity.upper()}: {self.text}"
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing to do any more."""
+        """Whether the incident has ended."""
         return self.occasion is Occasion.RECOVERED

@@ -110,7 +110,7 @@ def _named(alert: Alert) -> str:
 class Delivering:
     """The queues of all notifiers."""
 
-    name = "alerts"
+    name = "notifications"
 
     def __init__(
         self,

@@ -1,11 +1,9 @@
-"""How is an alert told by mail?
+"""Send alerts by mail.
 
-One alert is one plain-text mail over one connection. All mails of an incident are answers to its first, so a mail
+One alert is one plain-text mail over one connection. All mails of an incident are answers to its first one, so a mail
 program shows them as one thread; a mail that is sent twice has the same id both times.
 
-The rule: a password goes over TLS or not at all, and nothing in a name can become a header.
-
-It does not know when to try again: a `NotifyError` says whether that could help.
+A password is sent over TLS only, and no name can become a header. A `NotifyError` says whether a retry could help.
 """
 
 import asyncio
@@ -38,7 +36,7 @@ _QUOTED: Final = 200  # characters of what a server said
 
 
 class MailNotifier:
-    """Tells by mail."""
+    """Sends alerts by mail."""
 
     def __init__(
         self,
@@ -59,11 +57,11 @@ class MailNotifier:
         if not recipients or isinstance(recipients, str):
             raise SettingsError("mail: name at least one recipient, in a list")
         if (user is None) != (password is None):
-            raise SettingsError("mail: a user needs a password, and a password a user")
+            raise SettingsError("mail: set both user and password, or neither")
         if user is not None and tls == "none":
             raise SettingsError("mail: a password is only sent over TLS; use starttls or tls")
         if timeout <= timedelta(0):
-            raise SettingsError("mail: the time-out must be longer than nothing")
+            raise SettingsError("mail: the timeout must be longer than 0 s")
         self.name = name
         self._place = f"{host}:{port or _PORTS[tls]}"
         self._host = host
@@ -78,7 +76,7 @@ class MailNotifier:
 
     async def send(self, alert: Alert) -> None:
         """Hand the mail to the server, or raise `NotifyError`."""
-        from aiosmtplib import SMTP, SMTPException  # noqa: PLC0415  loaded when there is something to tell
+        from aiosmtplib import SMTP, SMTPException  # noqa: PLC0415  loaded with the first alert
 
         client = SMTP(
             hostname=self._host,
@@ -98,7 +96,7 @@ class MailNotifier:
                 await client.quit(timeout=min(_GOODBYE, self._timeout))
         except TimeoutError:
             raise NotifyError(
-                f"the mail server {self._place} has not answered within {self._timeout:g} s"
+                f"the mail server {self._place} did not answer within {self._timeout:g} s"
             ) from None
         except SMTPException as error:
             raise self._refusal(error) from error
@@ -110,7 +108,7 @@ class MailNotifier:
         if refused:
             codes = ", ".join(str(answer.code) for answer in refused.values())
             _LOG.warning(
-                "%s: %d of %d recipients were refused with %s; the others have the mail",
+                "mail refused for some recipients notifier=%s refused=%d recipients=%d codes=%s",
                 self.name, len(refused), len(self._recipients), codes,
             )  # fmt: skip
 
@@ -149,7 +147,7 @@ class MailNotifier:
             return NotifyError(f"{text}: {error.message:.{_QUOTED}}", is_permanent=not is_lost)
         code, message = said[0]
         return NotifyError(
-            f"the mail server {self._place} has refused the mail: {code} {message:.{_QUOTED}}",
+            f"the mail server {self._place} refused the mail: {code} {message:.{_QUOTED}}",
             is_permanent=all(500 <= code < 600 for code, _ in said),
         )
 

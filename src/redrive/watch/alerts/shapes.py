@@ -1,4 +1,4 @@
-"""In which form does a receiver want an alert?
+"""The formats of notifications.
 
     as_json          any program: every field, under its own name
     as_slack         Slack's incoming webhooks: a line, and blocks
@@ -6,11 +6,9 @@
     as_pagerduty     PagerDuty's Events API v2
     as_alertmanager  POST /api/v2/alerts
 
-The rule: names come from outside, so every one of them is shortened, on one line, and without what its receiver would
-take for more than text: a mention, a link, a heading. What a shape may hold in all is bounded by what it holds in each
-part, so no alert is too large for its receiver.
-
-It does not know where anything is sent.
+Names come from outside, so each is shortened, put on one line, and stripped of anything that the receiver would
+interpret: mentions, links, headings. Every part of a format is limited, so no notification is too large for its
+receiver.
 """
 
 import re
@@ -43,12 +41,12 @@ _COMMAND: Final = "redrive "
 
 
 def subject(alert: Alert) -> str:
-    """The line for people who see nothing else, for sure one line and not a long one."""
+    """The subject of an alert as one short line."""
     return _short(alert.subject, _SUBJECT)
 
 
 def facts(alert: Alert) -> list[tuple[str, str]]:
-    """What an alert says besides its subject, its correlation ids and its web address, for people."""
+    """The fields of an alert for people, without subject, correlation ids and link."""
     named = [
         ("severity", alert.severity),
         ("occasion", alert.occasion),

@@ -1,11 +1,10 @@
-"""How is an alert told over HTTP?
+"""Send alerts to webhooks.
 
-One alert is one POST of the JSON that `shapes` makes. 2xx is success; nothing else is, and no redirect is followed.
+One alert is one POST of the JSON that `shapes` makes. Only 2xx is success, and redirects are not followed.
 
-The rule: the address of a webhook is a secret, for who knows it can write. Errors and logs name scheme and host only,
-and what they quote of an answer has no part of the address, of a header or of a key in it.
-
-It does not know when to try again: a `NotifyError` says whether that could help, and when.
+The URL of a webhook is a secret: whoever knows it can send messages. Errors and logs contain only scheme and host, and
+quotations of an answer contain no part of the URL, of a header or of a key. A `NotifyError` says whether, and when, a
+retry could help.
 """
 
 import hmac
@@ -102,12 +101,10 @@ class WebhookNotifier:
                     raise await self._refusal(answer)
         # What the library says of an error can hold the whole address, so it is not kept.
         except TimeoutError:
-            raise NotifyError(f"{self._place} has not answered within {self._timeout:g} s") from None
+            raise NotifyError(f"{self._place} did not answer within {self._timeout:g} s") from None
         except (ClientError, OSError) as error:
             why = getattr(error, "strerror", None) or type(error).__name__
-            raise NotifyError(
-                f"{self._place} cannot be reached, or has not answered in HTTP: {why}"
-            ) from None
+            raise NotifyError(f"{self._place} cannot be reached, or did not answer in HTTP: {why}") from None
 
     async def close(self) -> None:
         """Close what is open; the next alert opens it again."""

@@ -1,7 +1,7 @@
-"""When is nobody to be told?
+"""Maintenance windows, in which no alerts are sent.
 
-In a maintenance window: from one moment to another, or again and again by a cron expression, for everything or for the
-queues that a pattern names. What happens in a window is remembered; what is still so when it ends is told then.
+A window has a start and a duration, or repeats by a cron expression; it applies to all queues or to those that match a
+pattern. Incidents of a window are stored, and those that are still open when it ends are reported then.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,7 @@ from redrive.errors import SettingsError
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """A time in which work goes on that people know of."""
+    """A time in which no alerts are sent."""
 
     lasts: timedelta
     begins: datetime | None = None  # once

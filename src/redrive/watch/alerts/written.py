@@ -1,14 +1,14 @@
-"""Where are the incidents written down, and how do several change them at once?
+"""Store the incidents so that several servers and commands can change them.
 
-The incidents, and the alerts that somebody has not been told of yet, are one document in the store (S46 to S48).
-Servers write it when they look, people when they acknowledge. Whoever changes it shows the version that was read; if
-somebody else was first, it is read and changed again.
+The incidents, and the alerts that were not delivered yet, are one document in the store (S46 to S48). Servers write it
+after a measurement, and commands when a person acknowledges an incident. A write names the version that was read; if
+another process was faster, the document is read and changed again.
 
 A server must send alerts while the store is unavailable, most of all those about the store. It then changes a copy of
 the document in memory, which begins as the document was last seen, and merges the copy into the stored document once
 the store is back. Alerts of that time are sent at least once: a crash forgets the copy; other servers do not see it.
 
-The rule: a change is made on what is there, or not at all. It does not know what a change is, nor who is told.
+A change is applied to the stored state or not at all.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,20 +25,20 @@ from redrive.watch.alerts.alert import Alert
 T = TypeVar("T")
 K = TypeVar("K")
 NAME: Final = "alarm"
-_TRIES: Final = 20  # to be first
+_MAX_CONFLICTS: Final = 20
 _MAX_OVER: Final = 200  # incidents that are over
 
 
 class Unsent(msgspec.Struct, frozen=True):
-    """An alert, and who has not been told yet."""
+    """An alert, and the notifiers that have not delivered it yet."""
 
     alert: Alert
     to: tuple[str, ...]
-    until: datetime  # when somebody else may take it over
+    until: datetime  # when another server may take it over
 
 
 class Document(msgspec.Struct):
-    """What is written down."""
+    """The stored state of the alerts."""
 
     book: Book = msgspec.field(default_factory=Book)
     unsent: list[Unsent] = []
@@ -46,7 +46,8 @@ class Document(msgspec.Struct):
 
 def _refuse(error: Exception) -> None:
     raise StoreDamagedError(
-        "what the alarm has written down cannot be read; was it a newer redrive? A redrive serve begins it anew"
+        "the stored alert state cannot be read, perhaps because a newer version of redrive wrote it; use that version,"
+        " or start redrive serve of this version, which replaces it by an empty one"
     ) from error
 
 
@@ -60,7 +61,7 @@ class Written:
         *,
         is_available: Callable[[], bool] | None = None,
     ) -> None:
-        """`unreadable` hears of a document that cannot be read; if it raises nothing, an empty one stands for it.
+        """`unreadable` is called if the document cannot be read; if it does not raise, an empty one is used.
 
         With `is_available`, changes are made in memory while the store is not available. Without, they fail then.
         """
@@ -71,7 +72,7 @@ class Written:
         self._memory: Document | None = None  # changed while the store was not available
 
     async def book(self) -> Book:
-        """The incidents as they stand."""
+        """The current incidents."""
         if self._has_store():
             try:
                 return self._merged((await self._read())[1]).book
@@ -81,7 +82,7 @@ class Written:
         return self._in_memory().book
 
     async def change(self, change: Callable[[Document], T]) -> T:
-        """Change the document, and give what `change` gives, which is called again if somebody else was first."""
+        """Change the document and return the result of `change`, which is called again after a conflict."""
         if self._has_store():
             try:
                 return await self._change_stored(change)
@@ -92,7 +93,7 @@ class Written:
         return change(self._memory)
 
     async def _change_stored(self, change: Callable[[Document], T]) -> T:
-        for _ in range(_TRIES):
+        for _ in range(_MAX_CONFLICTS):
             version, document = await self._read()
             before = msgspec.msgpack.encode(document)
             document = self._merged(document)
@@ -101,7 +102,7 @@ class Written:
             if after == before or await self._store.remember(NAME, after, version=version):
                 self._seen, self._memory = after, None
                 return answer
-        raise StoreError("others write to the alarm all the time; try again")
+        raise StoreError("the alert state was changed by other processes too often; try again")
 
     async def _read(self) -> tuple[int, Document]:
         memo = await self._store.recall(NAME)

@@ -138,12 +138,37 @@ def test_whom_to_measure_so_that_an_incident_can_end_is_known() -> None:
     assert alarm.subjects(book, "backlog") == set()
 
 
-def test_incidents_of_rules_that_are_no_longer_there_are_struck_out() -> None:
+def test_incident_of_a_renamed_rule_ends() -> None:
+    # Given an open incident that was stored by a version with another name for its rule
     book = Book()
-    an_alarm().looked(book, [letters_of("orders", 1)], NOON)
-    without = an_alarm(rules=tuple(rule for rule in RULES if rule.name != "dead-letter"))
-    assert without.looked(book, [letters_of("orders", 1)], NOON + 60 * MINUTE) == []
+    old = AlertRule(name="queue-size", measure="dlq_depth", warning=1, text="{subject} has {value}")
+    an_alarm(rules=(old,)).looked(book, [depth_of("orders.dlq", 5)], NOON)
+    alarm = Alarm(RULES, new_id=lambda: "i-2")
+    assert not alarm.would_alert(book, [depth_of("orders.dlq", 5)], NOON)
+    # When this version evaluates its rules
+    [ended] = alarm.looked(book, [depth_of("orders.dlq", 5)], NOON + MINUTE)
+    # Then the receivers close it, and it is listed as over
+    assert (ended.incident, ended.rule, ended.occasion) == ("i-1", "queue-size", RECOVERED)
     assert book.current == {}
+    assert [incident.id for incident in book.over] == ["i-1"]
+
+
+def test_suspicion_of_a_removed_rule_is_dropped() -> None:
+    book = Book()
+    an_alarm().looked(book, [broker(1)], NOON)
+    assert [incident.rule for incident in book.current.values()] == ["broker-unreachable"]
+    rules = tuple(rule for rule in RULES if rule.name != "broker-unreachable")
+    assert an_alarm(rules=rules).looked(book, [], NOON + MINUTE) == []
+    assert book == Book()
+
+
+def test_incident_of_a_removed_rule_ends_after_the_maintenance() -> None:
+    book = Book()
+    an_alarm().looked(book, [depth_of("orders.dlq", 101)], NOON)
+    rules = tuple(rule for rule in RULES if rule.name != "dlq-depth")
+    alarm = an_alarm(Window(begins=NOON, lasts=timedelta(hours=1)), rules=rules)
+    assert alarm.looked(book, [], NOON + MINUTE) == []
+    assert occasions(alarm.looked(book, [], NOON + timedelta(hours=2))) == [("dlq-depth", RECOVERED)]
 
 
 def test_time_alone_escalates() -> None:

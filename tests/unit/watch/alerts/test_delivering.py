@@ -501,7 +501,7 @@ async def test_it_is_a_service_like_any_other() -> None:
     await until(lambda: bool(chat.taken))
     services.stop()
     await task
-    assert (service.name, services.failing, chat.closed) == ("alerts", {}, 1)
+    assert (service.name, services.failing, chat.closed) == ("notifications", {}, 1)
 
 
 async def test_counts_are_a_picture_of_their_moment() -> None:

@@ -218,7 +218,7 @@ def test_secrets_come_from_the_environment() -> None:
     [
         ({"name": "ops", "kind": "mail"}, "notifier 'ops': a mail needs 'host'"),
         ({**MAIL, "to": []}, "notifier 'ops': a mail needs 'to'"),
-        ({**MAIL, "user": "redrive"}, "a user needs a password"),
+        ({**MAIL, "user": "redrive"}, "set both user and password, or neither"),
         ({**MAIL, "user": "redrive", "password": "x", "tls": "none"}, "a password is only sent over TLS"),
         ({"name": "chat", "kind": "slack"}, "notifier 'chat': needs a 'url'"),
         ({"name": "chat", "kind": "slack", "url": "ftp://127.0.0.1/xXsecretXx"}, "notifier 'chat'"),

@@ -257,14 +257,14 @@ async def test_who_hangs_up_or_does_not_speak_http_may_be_asked_again(talk: Any)
     async with raw_server(talk) as port:
         error = await failure(f"http://127.0.0.1:{port}")
     assert not error.is_permanent
-    assert "cannot be reached, or has not answered in HTTP" in str(error)
+    assert "cannot be reached, or did not answer in HTTP" in str(error)
 
 
 async def test_who_does_not_answer_is_not_waited_for() -> None:
     async with raw_server(forever) as port:
         error = await failure(f"http://127.0.0.1:{port}", timeout=timedelta(milliseconds=100))
     assert not error.is_permanent
-    assert "has not answered within 0.1 s" in str(error)
+    assert "did not answer within 0.1 s" in str(error)
 
 
 async def test_where_nobody_listens_another_attempt_may_help() -> None:
