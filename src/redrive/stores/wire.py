@@ -118,11 +118,26 @@ class _Query(msgspec.Struct, frozen=True, array_like=True):
 
 
 _HEAD: Final = LetterHead.__struct_fields__
-_OUTCOMES: Final = {kind.__name__: kind for kind in (Resolve, Retry, Exhaust, Park, Release)}
-_CHANGES: Final = {
-    kind.__name__: kind
-    for kind in (Schedule, Discard, Archive, Delete, Assign, Tag, Prioritise, Annotate, SetBroker)
+# The names of outcomes and changes on the wire. They are part of the protocol: they never change.
+_OUTCOMES: Final[Mapping[str, type[Outcome]]] = {
+    "Resolve": Resolve,
+    "Retry": Retry,
+    "Exhaust": Exhaust,
+    "Park": Park,
+    "Release": Release,
 }
+_CHANGES: Final[Mapping[str, type[Change]]] = {
+    "Schedule": Schedule,
+    "Discard": Discard,
+    "Archive": Archive,
+    "Delete": Delete,
+    "Assign": Assign,
+    "Tag": Tag,
+    "Prioritise": Prioritise,
+    "Annotate": Annotate,
+    "SetBroker": SetBroker,
+}
+_WIRE_NAMES: Final = {kind: name for kinds in (_OUTCOMES, _CHANGES) for name, kind in kinds.items()}
 _pack: Final = msgspec.msgpack.encode
 
 
@@ -152,14 +167,14 @@ def _named_in(named: _Named, kinds: Mapping[str, type[Any]]) -> Any:
 
 
 def _change_out(change: Change) -> _Named:
-    return _Named(type(change).__name__, msgspec.Raw(_pack(change)))
+    return _Named(_WIRE_NAMES[type(change)], msgspec.Raw(_pack(change)))
 
 
 def _outcome_out(outcome: Outcome) -> _Named:
     failure: Failure | None = getattr(outcome, "failure", None)
     if failure is not None:  # as it would be stored: text that is not valid Unicode is only text
         outcome = msgspec.structs.replace(outcome, failure=unpack_failure(pack_failure(failure)))
-    return _Named(type(outcome).__name__, msgspec.Raw(_pack(outcome)))
+    return _Named(_WIRE_NAMES[type(outcome)], msgspec.Raw(_pack(outcome)))
 
 
 def _query_in(query: _Query) -> Query:
