@@ -33,9 +33,9 @@ import msgspec
 from redrive.clock import Clock, SystemClock
 from redrive.consume import (
     Callback,
+    ConsumeBreakerOptions,
     ConsumeOptions,
     Consumer,
-    FloodOptions,
     Handler,
     Observer,
     Subscription,
@@ -123,7 +123,7 @@ class App:
         queue_type: Literal["quorum", "classic"] | None = None,
         group: str | None = None,
         best_effort: bool | None = None,
-        flood: FloodOptions | Literal[False] | None = None,
+        flood: ConsumeBreakerOptions | Literal[False] | None = None,
     ) -> Callable[[F], F]:
         """The decorated function handles the messages of this source. The function itself is not changed."""
         given = {name: value for name, value in locals().items() if name not in ("self", "source", "decoder")}
@@ -341,9 +341,9 @@ def _source(name: str, values: dict[str, Any]) -> Source:
 def _defaults(settings: Settings) -> dict[str, Any]:
     """The options of every source, as the sections of the settings have them."""
     consume, retry = settings.consume, settings.retry
-    flood: FloodOptions | Literal[False] = False
+    flood: ConsumeBreakerOptions | Literal[False] = False
     if consume.flood_breaker:
-        flood = FloodOptions(
+        flood = ConsumeBreakerOptions(
             share=consume.flood_share,
             least=consume.flood_least,
             pause=consume.flood_pause,

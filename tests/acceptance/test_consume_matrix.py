@@ -431,7 +431,7 @@ async def test_a_handler_may_give_back_for_later(broker_url: str, queue_type: An
         assert context.message.message_id == "m-1"
         assert context.origin.routing_key == "orders"
         if context.delivery_count == 1:
-            context.give_back("2s")
+            context.requeue("2s")
         done.set()
 
     async with app:

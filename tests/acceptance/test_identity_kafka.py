@@ -12,7 +12,7 @@ from redrive import App, Context
 from redrive.clock import SystemClock
 from redrive.collect import Collector, VerdictCollector
 from redrive.collect.reading import Reader
-from redrive.letters import LetterHead, Message, State
+from redrive.letters import LetterHead, LetterState, Message
 from redrive.letters.redact import Redactor
 from redrive.letters.verdict import QUEUE
 from redrive.recover.breaker import Breakers
@@ -104,7 +104,7 @@ class Shop:
 
     async def redrive(self) -> None:
         """Make everything due, and send it."""
-        ids = [head.id for head in await self.letters() if head.state is State.PENDING]
+        ids = [head.id for head in await self.letters() if head.state is LetterState.PENDING]
         await self.store.apply(Schedule(self.clock.now()), ids, by="test")
         assert await self.worker.turn() == len(ids)
 
@@ -158,7 +158,7 @@ async def test_only_the_group_that_failed_processes_and_resolves_a_redrive(kafka
         assert letter.consumer_group == kafka.name("shop")
         for redrives in range(1, failures + 1):
             await shop.redrive()
-            wanted = State.PENDING if redrives < failures else State.RESOLVED
+            wanted = LetterState.PENDING if redrives < failures else LetterState.RESOLVED
             await shop.until(
                 lambda heads, wanted=wanted, redrives=redrives: (
                     [  # type: ignore[misc]
@@ -185,7 +185,7 @@ async def test_redrive_to_a_group_without_members_is_not_sent(kafka: Kafka) -> N
         end = await _records(kafka, shop.topic)
         await shop.redrive()
         (letter,) = await shop.letters()
-        assert (letter.state, letter.dlq_retry_count, letter.sent_at) == (State.PENDING, 0, None)
+        assert (letter.state, letter.dlq_retry_count, letter.sent_at) == (LetterState.PENDING, 0, None)
         assert "has no members and no committed offsets" in shop.worker.undeliverable[shop.topic]
         assert await _records(kafka, shop.topic) == end
         (line,) = [line for line in await shop.store.journal(letter.id) if line.action == "release"]
@@ -202,14 +202,14 @@ async def test_redrive_that_a_foreign_consumer_passed_is_unconfirmed_then_presum
                 await shop.confirmer.turn()
                 await asyncio.sleep(0.1)
         (letter,) = await shop.letters()
-        assert letter.state is State.PROCESSING, "no consumer has read it yet"
+        assert letter.state is LetterState.PROCESSING, "no consumer has read it yet"
         await asyncio.to_thread(_read_all, kafka, shop.topic, kafka.name("shop"))
         async with asyncio.timeout(PATIENCE):
-            while (await shop.letters())[0].state is State.PROCESSING:
+            while (await shop.letters())[0].state is LetterState.PROCESSING:
                 await shop.confirmer.turn()
                 await asyncio.sleep(0.1)
         (letter,) = await shop.letters()
-        assert (letter.state, letter.presumed) == (State.RESOLVED, True)
+        assert (letter.state, letter.presumed) == (LetterState.RESOLVED, True)
 
 
 async def test_redrive_whose_group_is_gone_before_it_was_read_is_pending_again(kafka: Kafka) -> None:
@@ -219,11 +219,11 @@ async def test_redrive_whose_group_is_gone_before_it_was_read_is_pending_again(k
         await shop.redrive()
         await _delete_group(kafka, kafka.name("shop"))
         async with asyncio.timeout(PATIENCE):
-            while (await shop.letters())[0].state is State.PROCESSING:
+            while (await shop.letters())[0].state is LetterState.PROCESSING:
                 await shop.confirmer.turn()
                 await asyncio.sleep(0.2)
         (letter,) = await shop.letters()
-        assert (letter.state, letter.dlq_retry_count, letter.unconfirmed) == (State.PENDING, 1, False)
+        assert (letter.state, letter.dlq_retry_count, letter.unconfirmed) == (LetterState.PENDING, 1, False)
         (whole,) = await shop.store.load([letter.id])
         assert [attempt.result for attempt in whole.attempts] == ["unconfirmed"]
 

@@ -276,7 +276,7 @@ async def test_a_handler_may_dead_letter_and_may_give_back_for_later(world: Worl
             context.dead_letter("CustomBusinessRule", "duplicate invoice")
         counts.append((context.delivery_count, asyncio.get_running_loop().time()))
         if context.delivery_count == 1:
-            context.give_back("1s")
+            context.requeue("1s")
         done.set()
 
     async with app:
@@ -453,7 +453,7 @@ async def test_dead_letters_are_collected_and_sent_back_to_their_partition_with_
         for _ in range(2):  # the first redrive dies again, the second one lives
             (head,) = await store.take([letters[b"ours"].id], "test")
             letter = (await store.load([head.id]))[0]
-            sent = publication(letter, head.hold, SendOptions(to="partition"))
+            sent = publication(letter, head.claim_token, SendOptions(to="partition"))
             assert not any(await transport.publish([sent]))
             async with asyncio.timeout(30):
                 while collector.counts.returned < 1 and not healed.is_set():  # noqa: ASYNC110

@@ -15,8 +15,8 @@ from pathlib import Path
 import pika
 import pytest
 
-from redrive.letters import DeadLetter, LetterHead, State
-from redrive.settings import StoreSettings
+from redrive.letters import DeadLetter, LetterHead, LetterState
+from redrive.settings import StoreOptions
 from redrive.stores import open_store
 from tests.acceptance.serving import Process, Serving, redrive, until
 from tests.services import RabbitMQ
@@ -105,7 +105,7 @@ def consume(place: Path, url: str, source: Path | None) -> Process:
 
 
 async def stored(place: Path) -> list[DeadLetter]:
-    store = await open_store(StoreSettings(url=f"sqlite:{place / 'data' / 'redrive.db'}"))
+    store = await open_store(StoreOptions(url=f"sqlite:{place / 'data' / 'redrive.db'}"))
     try:
         heads: tuple[LetterHead, ...] = (await store.page(limit=1000)).heads
         return await store.load([head.id for head in heads])
@@ -136,7 +136,7 @@ def test_letters_are_redriven_and_resolved_across_versions(
         server.end()
 
     letters = asyncio.run(stored(tmp_path))
-    assert [letter.state for letter in letters] == [State.RESOLVED] * COUNT
+    assert [letter.state for letter in letters] == [LetterState.RESOLVED] * COUNT
     assert not any(letter.presumed for letter in letters)
     assert [[attempt.result for attempt in letter.attempts] for letter in letters] == [["resolved"]] * COUNT
     assert sorted(letter.message.body or b"" for letter in letters) == wanted
@@ -170,7 +170,7 @@ def test_server_of_this_version_takes_over_the_letters_of_the_previous_one(
         replayed = redrive(tmp_path, "replay", *ids, *words)
         assert replayed.returncode == 0, replayed.stderr
         until(
-            lambda: {head.state for head in asyncio.run(newer.heads())} == {State.RESOLVED},
+            lambda: {head.state for head in asyncio.run(newer.heads())} == {LetterState.RESOLVED},
             "verdicts of the previous consumer resolve them",
             60,
         )

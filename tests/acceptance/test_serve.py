@@ -13,7 +13,7 @@ from pathlib import Path
 import pika
 import pytest
 
-from redrive.letters import State
+from redrive.letters import LetterState
 from tests.acceptance.serving import (
     PATIENCE,
     QUICK,
@@ -44,7 +44,7 @@ SHOP = """
 """
 
 
-async def letters_become(server: Serving, states: dict[State, int]) -> None:
+async def letters_become(server: Serving, states: dict[LetterState, int]) -> None:
     """Wait until the letters are in these states."""
     end = time.monotonic() + PATIENCE
     while True:
@@ -69,7 +69,7 @@ async def the_way_back(server: Serving, place: Path) -> float:
             )
             began = time.monotonic()
             amqp.basic_publish("", "orders", b"order 17")
-            await letters_become(server, {State.RESOLVED: 1})
+            await letters_become(server, {LetterState.RESOLVED: 1})
             took = time.monotonic() - began
     finally:
         assert consumer.end() == 0
@@ -126,7 +126,7 @@ async def test_dead_letters_of_another_system_are_collected_as_they_are(
     settings = QUICK + '\n    [collect]\n    queues = ["legacy.dead"]\n'
     with serving(tmp_path, "--broker", rabbitmq.amqp_url, settings=settings) as server:
         # Nobody says why they were rejected, so a person has to look at them.
-        await letters_become(server, {State.MANUAL: 20})
+        await letters_become(server, {LetterState.MANUAL: 20})
         assert {head.source for head in await server.heads()} == {"legacy"}
         assert server.metric("redrive_parked_total") == 20
 
@@ -249,7 +249,7 @@ async def test_a_server_that_is_killed_again_and_again_keeps_each_dead_letter_on
     assert kept[0] < count
     # Then the next one has every message, each once
     with serving(tmp_path, "--broker", rabbitmq.amqp_url, settings=settings) as server:
-        await letters_become(server, {State.MANUAL: count})
+        await letters_become(server, {LetterState.MANUAL: count})
         ids = [head.id for head in await server.heads()]
         bodies = [await _bodies(server, ids[at : at + 500]) for at in range(0, count, 500)]
         assert set().union(*bodies) == {b"%d" % number for number in range(count)}

@@ -27,7 +27,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from redrive.clock import SystemClock
 from redrive.consume import ConsumeOptions, Consumer, Context, Handler, Observer, Subscription
 from redrive.letters import Message
-from redrive.letters.event import DeadLetterEvent
+from redrive.letters.event import DeadLettered
 from redrive.letters.redact import Redactor
 from redrive.rules import Classifier, Fixed
 from redrive.transports import Publication, Source, Target, open_transport
@@ -135,7 +135,7 @@ class Enough(Silent):
     def completed(self, source: str, count: int) -> None:
         self._done(count)
 
-    def dead_lettered(self, event: DeadLetterEvent) -> None:
+    def dead_lettered(self, event: DeadLettered) -> None:
         self._done(event.durable)
 
     def _done(self, count: int) -> None:
@@ -185,7 +185,7 @@ async def test_figures_spans_and_lines_agree_with_the_queues(broker: RabbitMQ, w
             raise ConnectionResetError("the line was cut")
         if kind == "asked" and context.message.message_id not in returned:
             returned.add(context.message.message_id)
-            context.give_back()
+            context.requeue()
 
     # When a consumer has worked through them
     async with consuming(broker.amqp_url, handle, source, options, *watched.listeners, enough):
@@ -279,7 +279,7 @@ class Refusals(Silent):
     def __init__(self) -> None:
         self.first = asyncio.Event()
 
-    def dead_lettered(self, event: DeadLetterEvent) -> None:
+    def dead_lettered(self, event: DeadLettered) -> None:
         if not event.durable:
             self.first.set()
 

@@ -23,7 +23,7 @@ from redrive import App
 from redrive.clock import SystemClock
 from redrive.collect import Collector, VerdictCollector
 from redrive.collect.reading import Reader
-from redrive.letters import DeadLetter, LetterHead, Message, State
+from redrive.letters import DeadLetter, LetterHead, LetterState, Message
 from redrive.letters.redact import Redactor
 from redrive.letters.verdict import QUEUE
 from redrive.recover.breaker import Breakers, HoldBackOptions
@@ -277,7 +277,9 @@ class WayBack:
                 f"{what} did not happen; letters: {seen}; troubles: {self.troubles}"
             ) from None
 
-    async def until_state(self, state: State, redrives: int, letter_id: str | None = None) -> LetterHead:
+    async def until_state(
+        self, state: LetterState, redrives: int, letter_id: str | None = None
+    ) -> LetterHead:
         """Wait until the letter, the only one if none is named, is in this state after so many redrives."""
         found: list[LetterHead] = []
 

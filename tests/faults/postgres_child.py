@@ -23,7 +23,7 @@ async def main(url: str, name: str, batch: int) -> None:
     finished: list[str] = []
     refused = 0
     while heads := await store.claim(name, broker=BROKER, limit=batch):
-        done = await store.settle([Settlement(head.hold, Resolve()) for head in heads])
+        done = await store.settle([Settlement(head.claim_token, Resolve()) for head in heads])
         finished += [head.id for head, ok in zip(heads, done, strict=True) if ok]
         refused += done.count(False)
     took = time.perf_counter() - start

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from redrive import App, DeadLetterEvent
+from redrive import App, DeadLettered
 from redrive.clock import SystemClock
 from redrive.letters import Message
 from redrive.settings import read
@@ -88,7 +88,7 @@ async def run(url: str, queue_type: str, count: int, seed: int) -> dict[str, obj
         if len(processed) + len(told - processed.keys()) == count:
             ended.set()
 
-    async def hear(event: DeadLetterEvent) -> None:
+    async def hear(event: DeadLettered) -> None:
         if event.durable:
             told.add(int(event.message_id or ""))
             look()

@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from redrive.errors import StoreBusyError
-from redrive.letters import State
+from redrive.letters import LetterState
 from redrive.stores.changes import Resolve, Settlement
 from redrive.stores.postgres import PostgresOptions, PostgresStore, schema
 from redrive.testing import a_letter, letters
@@ -44,7 +44,7 @@ def test_ten_processes_finish_every_letter_exactly_once(postgres: Postgres) -> N
 
     async def after() -> None:
         store = await PostgresStore.open(postgres.url)
-        assert await store.tally("state") == {State.RESOLVED: LETTERS}
+        assert await store.tally("state") == {LetterState.RESOLVED: LETTERS}
         assert await store.damage() is None
         await store.close()
 
@@ -176,7 +176,7 @@ async def test_claims_stay_right_behind_a_transaction_that_is_held_open(postgres
         start = time.perf_counter()
         finished: set[str] = set()
         while heads := await store.claim("w", broker=BROKER, limit=batch):
-            assert all(await store.settle([Settlement(head.hold, Resolve()) for head in heads]))
+            assert all(await store.settle([Settlement(head.claim_token, Resolve()) for head in heads]))
             assert not finished & {head.id for head in heads}
             finished |= {head.id for head in heads}
         assert len(finished) == count
@@ -191,6 +191,6 @@ async def test_claims_stay_right_behind_a_transaction_that_is_held_open(postgres
     await holding.rollback()
     slower = ", ".join(f"{took / alone:.1f}" for took in behind)
     print(f"behind a transaction that is held open, {count} letters take {slower} times as long")  # noqa: T201
-    assert await store.tally("state") == {State.RESOLVED: 5 * count}
+    assert await store.tally("state") == {LetterState.RESOLVED: 5 * count}
     await other.close()
     await store.close()

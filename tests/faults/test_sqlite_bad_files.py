@@ -21,7 +21,7 @@ import pytest
 
 from redrive import __file__ as package
 from redrive.errors import RedriveError
-from redrive.letters import DeadLetter, Message, State
+from redrive.letters import DeadLetter, LetterState, Message
 from redrive.stores.sqlite import SqliteOptions, SqliteStore, schema
 from redrive.testing import a_letter
 
@@ -477,7 +477,7 @@ def test_a_full_store_can_be_emptied(tmp_path: Path) -> None:
             done = some_letters(30, "done", 20_000)
             await store.add(done)
             heads = await store.take([letter.id for letter in done], "w")
-            assert all(await store.settle([Settlement(head.hold, Resolve()) for head in heads]))
+            assert all(await store.settle([Settlement(head.claim_token, Resolve()) for head in heads]))
             added = 0
             with contextlib.suppress(RedriveError):
                 for letter in some_letters(100, "more", 20_000):
@@ -486,7 +486,7 @@ def test_a_full_store_can_be_emptied(tmp_path: Path) -> None:
             assert 0 < added < 100
             await store.apply(Delete(), [letter.id for letter in done], by="ann")
             assert all(await store.add(some_letters(20, "after", 20_000)))
-            assert await store.tally("state") == {State.PENDING: added + 20}
+            assert await store.tally("state") == {LetterState.PENDING: added + 20}
             assert await store.damage() is None
         finally:
             await store.close()

@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.cimpl import TIMESTAMP_NOT_AVAILABLE
 
 from redrive import App, Context, Rule, Settings
-from redrive.letters import DeadLetter, Headers, Hold, Kind, Message
+from redrive.letters import ClaimToken, DeadLetter, FailureKind, Headers, Message
 from redrive.letters.verdict import QUEUE
 from redrive.rules import Fixed, format_duration
 from redrive.rules.rule import TypeIs
@@ -54,9 +54,9 @@ def _chained() -> Exception:
 
 
 _KIND_OF: Final = {
-    Kind.EXPIRED: "ShelfLifeError",
-    Kind.OVERFLOW: "ShelfFullError",
-    Kind.BUSINESS: "CardDeclinedError",
+    FailureKind.EXPIRED: "ShelfLifeError",
+    FailureKind.OVERFLOW: "ShelfFullError",
+    FailureKind.BUSINESS: "CardDeclinedError",
 }
 ERRORS: Final[Mapping[str, Callable[[], BaseException]]] = {
     "timeout": lambda: TimeoutError("no answer after 30 s"),
@@ -122,7 +122,7 @@ def _handler(mode: Mode) -> Callable[[Context], Awaitable[None]]:
         if mode == "succeed":
             return
         if mode == "wait":
-            context.give_back(WAIT)
+            context.requeue(WAIT)
         if cause == "asked":
             context.dead_letter("NoSuchCustomer", "customer 4711 was deleted")
         error = ERRORS.get(cause, ERRORS["unknown"])()
@@ -169,7 +169,7 @@ def redrives_of(letters: Sequence[DeadLetter], *, amqp: bool) -> list[Publicatio
         (SendOptions(to="exchange" if amqp else "partition"), "op-größe"),
     )
     return [
-        publication(letter, Hold(letter.id, number * 7 + 1), *ways[number % 4])
+        publication(letter, ClaimToken(letter.id, number * 7 + 1), *ways[number % 4])
         for number, letter in enumerate(letters)
     ]
 

@@ -24,7 +24,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it exports 
 from redrive.clock import SystemClock
 from redrive.errors import BrokerRefusedError, PublishError, RedriveError
 from redrive.formats import told
-from redrive.letters import Headers, Hold, Message
+from redrive.letters import ClaimToken, Headers, Message
 from redrive.letters.message import ConsumerRef
 from redrive.letters.redrive import Redrive, content_digest, marked, redrive_of
 from redrive.testing.transport_suite.ground import all_done, death_of
@@ -351,7 +351,7 @@ async def test_a_record_waits_in_a_retry_topic_and_comes_as_it_was(kafka: Kafka)
 def redriven(message: Message, source: str, group: str) -> Message:
     """The message as a worker sends it back."""
     redrive = Redrive(
-        Hold("01J0000000000000000000TEST", 7),
+        ClaimToken("01J0000000000000000000TEST", 7),
         attempt=2,
         operation="replay-1",
         to=ConsumerRef("events", source, group),

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from redrive.errors import SettingsError
-from redrive.letters import Kind
-from redrive.rules import Exponential, Fixed, Listed, Strategy
+from redrive.letters import FailureKind
+from redrive.rules import DelayList, Exponential, Fixed, Strategy
 from redrive.settings import FILE_NAME, SECTIONS, Settings, load, read
 
 
@@ -82,7 +82,7 @@ def test_a_file_is_read(file: Path) -> None:
     assert settings.store.url == "memory:"
     assert settings.store.busy_timeout == timedelta(milliseconds=250)
     assert settings.store.max_bytes == 2**20
-    assert settings.retry.backoff == Listed(timedelta(seconds=1), timedelta(seconds=5), then="stop")
+    assert settings.retry.backoff == DelayList(timedelta(seconds=1), timedelta(seconds=5), then="stop")
     assert settings.recover.steps == (timedelta(minutes=1), timedelta(minutes=90))
     assert settings.recover.off_peak_hours == (0, 23)
     assert settings.recover.cpu_below == 1.0
@@ -162,9 +162,9 @@ def test_rules_and_strategies_come_from_the_file(file: Path) -> None:
     )
     assert [rule.name for rule in settings.rules] == ["dup", "later"]
     assert settings.classifier().classify_text("E", "Duplicate invoice 7").rule == "dup"
-    assert settings.strategies == {Kind.TIMEOUT: Strategy.SCHEDULED}
-    assert settings.strategy_options().strategy_for(Kind.TIMEOUT) is Strategy.SCHEDULED
-    assert settings.strategy_options().strategy_for(Kind.NETWORK) is Strategy.IMMEDIATE
+    assert settings.strategies == {FailureKind.TIMEOUT: Strategy.SCHEDULED}
+    assert settings.strategy_options().strategy_for(FailureKind.TIMEOUT) is Strategy.SCHEDULED
+    assert settings.strategy_options().strategy_for(FailureKind.NETWORK) is Strategy.IMMEDIATE
 
 
 # --- what is refused -------------------------------------------------------------------------------------

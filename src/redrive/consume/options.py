@@ -10,7 +10,7 @@ from redrive.rules import Backoff, Exponential, check_limit, format_duration
 from redrive.rules.breaker import BreakerOptions
 
 
-class FloodOptions(BreakerOptions, frozen=True, kw_only=True):
+class ConsumeBreakerOptions(BreakerOptions, frozen=True, kw_only=True):
     """When most of what a source delivers fails, consuming pauses and probes with single messages (H9)."""
 
     share: float = 0.8  # of the last deliveries that failed
@@ -33,7 +33,7 @@ class ConsumeOptions(msgspec.Struct, frozen=True, kw_only=True):
     best_effort: bool = False  # settle even if the dead letter cannot be written, and count what is lost (A6)
     stop_timeout: timedelta = timedelta(seconds=30)  # how long running handlers may take when we stop
     most_waiting: int = 1000  # deliveries between two attempts that may widen the window
-    flood: FloodOptions | None = FloodOptions()
+    flood: ConsumeBreakerOptions | None = ConsumeBreakerOptions()
 
     def __post_init__(self) -> None:
         check_limit(self.max_deliveries)

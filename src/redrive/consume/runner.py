@@ -32,7 +32,7 @@ from redrive.consume.pipe import Done, Job, Pipe, TryAgain
 from redrive.consume.settling import Settling
 from redrive.consume.slots import Slot, Slots
 from redrive.errors import ConsumerTimeoutError, RedriveError, TransportClosedError
-from redrive.letters.event import DeadLetterEvent
+from redrive.letters.event import DeadLettered
 from redrive.letters.redact import Redactor
 from redrive.letters.stack import stack_of
 from redrive.letters.verdict import QUEUE, Verdict, resolved, to_messages
@@ -590,7 +590,7 @@ class Runner:
     def _buried(self, death: Death, error: RedriveError | None) -> bool:
         """Tell of a dead letter; whether one that is not durable is to be tried again."""
         letter, lost = death.letter, error is not None and self._options.best_effort
-        event = DeadLetterEvent.of(
+        event = DeadLettered.of(
             letter,
             at=self._clock.now(),
             description=letter.failure.text,

@@ -34,7 +34,7 @@ from redrive.demo.view import View
 from redrive.errors import BrokerUnreachableError, SettingsError
 from redrive.private_files import create_private_file, make_private_directory
 from redrive.serve import Places, Server
-from redrive.settings import FILE_NAME, StoreSettings, load
+from redrive.settings import FILE_NAME, StoreOptions, load
 from redrive.stores import open_store
 from redrive.stores.base import Store
 from redrive.transports import open_transport
@@ -122,7 +122,7 @@ class Demo:
             ending.push_async_callback(_finish, server, serving)
             if places is None:
                 return None
-            store = await open_store(StoreSettings(url=places.http))
+            store = await open_store(StoreOptions(url=places.http))
             ending.push_async_callback(store.close)
             transport = open_transport(places.broker, self._clock)
             ending.push_async_callback(transport.close)

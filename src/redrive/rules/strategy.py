@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo, available_timezones
 import msgspec
 
 from redrive.errors import SettingsError
-from redrive.letters.failure import Failure, Kind
+from redrive.letters.failure import Failure, FailureKind
 from redrive.rules.off_peak import next_off_peak
 
 
@@ -43,23 +43,23 @@ class Check(StrEnum):
 # whole; what will fail the same way, or is not understood, is for a person.
 # Overflow: nobody refused the message and pressure passes, so soon, at growing distances. Expired: the sender
 # said that it is worth nothing after its time, so nobody sends it back unasked.
-STRATEGIES: Final[Mapping[Kind, Strategy]] = MappingProxyType(
+STRATEGIES: Final[Mapping[FailureKind, Strategy]] = MappingProxyType(
     {
-        Kind.TIMEOUT: Strategy.IMMEDIATE,
-        Kind.NETWORK: Strategy.IMMEDIATE,
-        Kind.OVERFLOW: Strategy.IMMEDIATE,
-        Kind.RATE_LIMITED: Strategy.SCHEDULED,
-        Kind.UNAVAILABLE: Strategy.CONDITIONAL,
-        Kind.DATABASE: Strategy.CONDITIONAL,
-        Kind.SERVER_ERROR: Strategy.CONDITIONAL,
-        Kind.MALFORMED: Strategy.MANUAL,
-        Kind.REJECTED: Strategy.MANUAL,
-        Kind.DENIED: Strategy.MANUAL,
-        Kind.NOT_FOUND: Strategy.MANUAL,
-        Kind.BUSINESS: Strategy.MANUAL,
-        Kind.EXPIRED: Strategy.MANUAL,
-        Kind.CRASH: Strategy.MANUAL,
-        Kind.UNKNOWN: Strategy.MANUAL,
+        FailureKind.TIMEOUT: Strategy.IMMEDIATE,
+        FailureKind.NETWORK: Strategy.IMMEDIATE,
+        FailureKind.OVERFLOW: Strategy.IMMEDIATE,
+        FailureKind.RATE_LIMITED: Strategy.SCHEDULED,
+        FailureKind.UNAVAILABLE: Strategy.CONDITIONAL,
+        FailureKind.DATABASE: Strategy.CONDITIONAL,
+        FailureKind.SERVER_ERROR: Strategy.CONDITIONAL,
+        FailureKind.MALFORMED: Strategy.MANUAL,
+        FailureKind.REJECTED: Strategy.MANUAL,
+        FailureKind.DENIED: Strategy.MANUAL,
+        FailureKind.NOT_FOUND: Strategy.MANUAL,
+        FailureKind.BUSINESS: Strategy.MANUAL,
+        FailureKind.EXPIRED: Strategy.MANUAL,
+        FailureKind.CRASH: Strategy.MANUAL,
+        FailureKind.UNKNOWN: Strategy.MANUAL,
     }
 )
 
@@ -75,7 +75,7 @@ class StrategyRule(msgspec.Struct, frozen=True):
 class StrategyOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about recovery that can be set."""
 
-    table: Mapping[Kind, Strategy] = msgspec.field(default_factory=dict)  # over `STRATEGIES`
+    table: Mapping[FailureKind, Strategy] = msgspec.field(default_factory=dict)  # over `STRATEGIES`
     rules: tuple[StrategyRule, ...] = ()  # before the table
     steps: tuple[timedelta, ...] = tuple(timedelta(minutes=minutes) for minutes in (1, 5, 15, 30, 60))
     off_peak_hours: tuple[int, ...] = (2, 3, 4)
@@ -101,7 +101,7 @@ class StrategyOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError("strategy: 'max_redrives' must be a whole number from 0 up")
         zone_named(self.time_zone)
 
-    def strategy_for(self, kind: Kind) -> Strategy:
+    def strategy_for(self, kind: FailureKind) -> Strategy:
         """What the table says, the user's before ours."""
         return self.table.get(kind) or STRATEGIES[kind]
 
@@ -122,7 +122,7 @@ class Exhausted(msgspec.Struct, frozen=True):
 
 
 def choose(
-    kind: Kind,
+    kind: FailureKind,
     redrives: int,
     now: datetime,
     retry_after: timedelta | None = None,
@@ -203,7 +203,7 @@ def zone_named(name: str) -> tzinfo:
         raise SettingsError(f"strategy: unknown time zone {name!r:.60}; {hint}") from None
 
 
-def _chosen(kind: Kind, failure: Failure | None, options: StrategyOptions) -> tuple[Strategy, str]:
+def _chosen(kind: FailureKind, failure: Failure | None, options: StrategyOptions) -> tuple[Strategy, str]:
     if failure is not None:
         for rule in options.rules:
             try:

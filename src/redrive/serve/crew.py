@@ -24,7 +24,7 @@ from redrive.collect import Collector, VerdictCollector
 from redrive.collect.reading import Reader
 from redrive.errors import RedriveError
 from redrive.formats.conventions import with_own
-from redrive.letters import State
+from redrive.letters import LetterState
 from redrive.recover.admission import Admission
 from redrive.recover.breaker import Breakers, HoldBackOptions
 from redrive.recover.change_log import ChangeLogOptions, ChangeLogRetention
@@ -375,7 +375,7 @@ class Crew:
 
     def _rescued(self, found: Sequence[Rescued]) -> None:
         for each in found:
-            if each.state is State.FAILED:
+            if each.state is LetterState.FAILED:
                 self.rescued["given_up"] += 1
             else:
                 self.rescued["crashed"] += 1

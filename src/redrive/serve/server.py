@@ -33,7 +33,7 @@ from redrive.serve.discovery import queues_at
 from redrive.serve.figures import Figures
 from redrive.serve.lock import ServeLock
 from redrive.serve.web import check_loopback, start_web
-from redrive.settings import Settings, StoreSettings, hide_secrets
+from redrive.settings import Settings, StoreOptions, hide_secrets
 from redrive.stores import check_url
 from redrive.stores.server_key import FILE_NAME as KEY_FILE, StoreAccess, open_access
 from redrive.transports import Source, Transport, broker_name, open_transport
@@ -219,14 +219,14 @@ class Server:
         )
 
 
-def store_of(settings: Settings) -> StoreSettings:
+def store_of(settings: Settings) -> StoreOptions:
     """The store that is served: the one that is named, else a file in the data directory."""
     store = check_url(settings.store)
     if store.url.startswith("http:"):
         raise SettingsError(
             f"store.url = '{hide_secrets(store.url):.60}' is the store of another server; give this one sqlite:FILE or postgresql://…"
         )
-    if store.url != StoreSettings().url:
+    if store.url != StoreOptions().url:
         return store
     file = Path(settings.serve.data) / store.url.removeprefix("sqlite:")
     return msgspec.structs.replace(store, url=f"sqlite:{file}")
@@ -248,6 +248,6 @@ def _broker_options(settings: Settings) -> list[str]:
     ]
 
 
-def _file_of(store: StoreSettings) -> Path | None:
+def _file_of(store: StoreOptions) -> Path | None:
     scheme, _, rest = store.url.partition(":")
     return Path(rest) if scheme == "sqlite" and rest else None

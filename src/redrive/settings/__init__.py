@@ -33,7 +33,7 @@ from redrive.settings.values import (
     ServeSettings,
     Settings,
     SourceSettings,
-    StoreSettings,
+    StoreOptions,
 )
 
 __all__ = [
@@ -63,7 +63,7 @@ __all__ = [
     "Setting",
     "Settings",
     "SourceSettings",
-    "StoreSettings",
+    "StoreOptions",
     "as_written",
     "hide_secrets",
     "is_reference",

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from redrive.errors import SettingsError, did_you_mean, use_instead
-from redrive.letters import Kind
+from redrive.letters import FailureKind
 from redrive.rules import format_duration, parse_duration
 from redrive.settings.references import is_reference
 
@@ -93,8 +93,8 @@ def rate(value: Any) -> float:
 def kinds(value: Any) -> tuple[str, ...]:
     """A list of failure kinds."""
     for item in texts(value):
-        if item not in tuple(Kind):
-            raise SettingsError(f"'{item:.40}' is no failure kind{use_instead(item, tuple(Kind))}")
+        if item not in tuple(FailureKind):
+            raise SettingsError(f"'{item:.40}' is no failure kind{use_instead(item, tuple(FailureKind))}")
     return tuple(value)
 
 

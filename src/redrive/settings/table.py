@@ -55,7 +55,7 @@ from redrive.settings.values import (
     ServerSettings,
     ServeSettings,
     SourceSettings,
-    StoreSettings,
+    StoreOptions,
 )
 
 
@@ -85,7 +85,7 @@ _BACKOFF = Setting(parse_backoff, "waits between attempts: exponential, a list, 
 SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxyType(
     {
         "store": (
-            StoreSettings,
+            StoreOptions,
             {
                 "url": Setting(
                     text,

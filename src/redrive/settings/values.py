@@ -13,13 +13,13 @@ from types import MappingProxyType
 import msgspec
 
 from redrive.errors import SettingsError
-from redrive.letters import Kind
+from redrive.letters import FailureKind
 from redrive.letters.convention import Convention
 from redrive.letters.redact import Redactor
 from redrive.rules import Backoff, Classifier, Exponential, Rule, Strategy, StrategyOptions
 
 
-class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
+class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where dead letters are kept."""
 
     url: str = "sqlite:redrive.db"
@@ -255,7 +255,7 @@ class MaintenanceSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that can be set."""
 
-    store: StoreSettings = StoreSettings()
+    store: StoreOptions = StoreOptions()
     broker: BrokerSettings = BrokerSettings()
     consume: ConsumeSettings = ConsumeSettings()
     retry: RetrySettings = RetrySettings()
@@ -277,7 +277,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[Rule, ...] = ()
     sources: tuple[SourceSettings, ...] = ()
     conventions: tuple[Convention, ...] = ()
-    strategies: Mapping[Kind, Strategy] = MappingProxyType({})
+    strategies: Mapping[FailureKind, Strategy] = MappingProxyType({})
 
     def __post_init__(self) -> None:
         if self.consume.flood_longest < self.consume.flood_pause:

@@ -185,7 +185,7 @@ async def test_trial_that_asks_for_another_delivery_is_poison(world: World) -> N
 
     async def again(body: bytes, context: Context) -> None:
         world.seen.append(body)
-        context.give_back()
+        context.requeue()
 
     async with world.consuming(again):
         await world.heard.until("durable", 1)
@@ -197,7 +197,7 @@ async def test_failures_in_this_process_count_without_a_trial(world: World) -> N
 
     async def again(body: bytes, context: Context) -> None:
         world.seen.append(body)
-        context.give_back()
+        context.requeue()
 
     async with world.consuming(again):
         await world.heard.until("durable", 1)

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from redrive.clock import Clock, SystemClock
-from redrive.consume import ConsumeOptions, Consumer, Context, FloodOptions, Handler, Subscription
+from redrive.consume import ConsumeBreakerOptions, ConsumeOptions, Consumer, Context, Handler, Subscription
 from redrive.consume.callbacks import Callback
 from redrive.consume.context import Asked
 from redrive.consume.slots import Slots
 from redrive.errors import SettingsError
 from redrive.formats import own
 from redrive.letters import Failure, Message
-from redrive.letters.event import DeadLetterEvent
+from redrive.letters.event import DeadLettered
 from redrive.letters.redact import Redactor
 from redrive.rules import Classifier, Fixed, ManualDeadLetter
 from redrive.testing import ManualClock
@@ -44,7 +44,7 @@ class Heard:
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
-        self.events: list[DeadLetterEvent] = []
+        self.events: list[DeadLettered] = []
         self.failures: list[tuple[str, str]] = []
         self.waits: list[timedelta] = []
         self.attempts: list[tuple[int, Failure]] = []
@@ -80,7 +80,7 @@ class Heard:
     ) -> None:
         self._count("given_back")
 
-    def dead_lettered(self, event: DeadLetterEvent) -> None:
+    def dead_lettered(self, event: DeadLettered) -> None:
         self.events.append(event)
         self._count("durable" if event.durable else "not_durable")
 
@@ -503,7 +503,7 @@ async def test_a_flood_of_failures_pauses_the_source_and_a_probe_ends_it() -> No
     clock = ManualClock()
     world, healthy = World(clock), False
     options = ConsumeOptions(
-        attempts=1, max_deliveries=1, flood=FloodOptions(least=10, pause=timedelta(seconds=5))
+        attempts=1, max_deliveries=1, flood=ConsumeBreakerOptions(least=10, pause=timedelta(seconds=5))
     )
 
     async def handle(body: bytes) -> None:
@@ -540,7 +540,7 @@ async def test_a_success_that_is_the_last_the_breaker_has_to_see_pauses_the_sour
         attempts=1,
         max_deliveries=1,
         concurrency=1,
-        flood=FloodOptions(least=10, share=0.9, pause=timedelta(seconds=5)),
+        flood=ConsumeBreakerOptions(least=10, share=0.9, pause=timedelta(seconds=5)),
     )
 
     async def handle(body: bytes) -> None:
@@ -568,7 +568,7 @@ async def test_a_probe_that_is_tried_again_does_not_hold_the_breaker_for_ever() 
         attempts=3,
         max_deliveries=1,
         backoff=Fixed(SOON),
-        flood=FloodOptions(least=2, pause=timedelta(seconds=1)),
+        flood=ConsumeBreakerOptions(least=2, pause=timedelta(seconds=1)),
     )
 
     async def handle(body: bytes) -> None:
@@ -598,13 +598,13 @@ async def test_callbacks_are_told_of_each_dead_letter_and_one_that_fails_hurts_n
     told: list[tuple[str, str]] = []
     done = asyncio.Event()
 
-    async def broken(event: DeadLetterEvent) -> None:
+    async def broken(event: DeadLettered) -> None:
         raise RuntimeError("pager is down")
 
-    def plain(event: DeadLetterEvent) -> None:
+    def plain(event: DeadLettered) -> None:
         told.append(("plain", event.reason))
 
-    async def last(event: DeadLetterEvent) -> None:
+    async def last(event: DeadLettered) -> None:
         told.append(("async", event.letter_id))
         done.set()
 
@@ -627,7 +627,7 @@ async def test_a_handler_may_give_its_message_back_for_later() -> None:
     async def handle(body: bytes, context: Context) -> None:
         counts.append(context.delivery_count)
         if context.delivery_count == 1:
-            context.give_back("10m")
+            context.requeue("10m")
 
     async with world.consuming(handle):
         await world.send(b"x")
@@ -842,13 +842,13 @@ async def test_decoder_that_raises_a_base_exception_is_a_failed_attempt(error: B
 async def test_callback_that_raises_a_base_exception_affects_no_other(error: BaseException) -> None:
     world, told = World(), list[str]()
 
-    async def on_loop(event: DeadLetterEvent) -> None:
+    async def on_loop(event: DeadLettered) -> None:
         raise error
 
-    def in_thread(event: DeadLetterEvent) -> None:
+    def in_thread(event: DeadLettered) -> None:
         raise error
 
-    def well(event: DeadLetterEvent) -> None:
+    def well(event: DeadLettered) -> None:
         told.append(event.letter_id)
 
     async def handle(body: bytes) -> None:

@@ -12,7 +12,7 @@ from redrive.cli.root import cli
 from redrive.errors import SettingsError
 from redrive.formats.conventions import BUILT_IN, with_own
 from redrive.formats.told import opened, read as read_message
-from redrive.letters import Headers, HeaderValue, Kind, Message
+from redrive.letters import FailureKind, Headers, HeaderValue, Message
 from redrive.letters.convention import KEYS, Convention, conventions_from_config
 from redrive.serve.crew import Crew
 from redrive.settings import load, read
@@ -77,7 +77,7 @@ def test_a_message_is_read_by_it() -> None:
     told, left = opened(message, "orders-dead", with_own(rows()))
 
     assert (told.convention, told.reason, told.error_text) == ("shop", "order closed", "Größe 17")
-    assert (told.kind, told.failed_at, told.source, told.partition) == (Kind.BUSINESS, AT, "orders", 7)
+    assert (told.kind, told.failed_at, told.source, told.partition) == (FailureKind.BUSINESS, AT, "orders", 7)
     assert left.headers == Headers({"trace": b"t-1", "partition": b"\x00\x00\x00\x07"})
     assert read_message(message, "orders-dead").convention == "unknown"
 
@@ -100,7 +100,7 @@ async def test_what_a_server_collects_is_read_by_it(tmp_path: Path) -> None:
     assert (kept.source, kept.reason, kept.kind, kept.failure.at) == (
         "orders",
         "order closed",
-        Kind.BUSINESS,
+        FailureKind.BUSINESS,
         AT,
     )
     assert (kept.origin.partition, kept.origin.dead_letter_source) == (7, "orders-dead")

@@ -12,7 +12,7 @@ from typing import Any
 from redrive.collect import Collector, VerdictCollector
 from redrive.collect.reading import Reader
 from redrive.consume import ConsumeOptions, Consumer, Handler, Subscription
-from redrive.letters import LetterHead, Message, State
+from redrive.letters import LetterHead, LetterState, Message
 from redrive.letters.redact import Redactor
 from redrive.letters.verdict import QUEUE
 from redrive.recover.admission import Admission
@@ -154,7 +154,7 @@ class World:
         (head,) = await self.heads()
         return head
 
-    async def states(self) -> list[State]:
+    async def states(self) -> list[LetterState]:
         return sorted(head.state for head in await self.heads())
 
 

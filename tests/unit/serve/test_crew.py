@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from redrive.letters import Kind, Message
+from redrive.letters import FailureKind, Message
 from redrive.letters.redrive import redrive_of
 from redrive.letters.verdict import QUEUE, resolved, to_messages
 from redrive.replay.options import ReplayOptions
@@ -21,7 +21,7 @@ from redrive.serve.figures import Figures
 from redrive.settings import Settings, read
 from redrive.stores.changes import Resolve, Settlement
 from redrive.stores.memory import MemoryStore
-from redrive.stores.query import parse
+from redrive.stores.query import parse_query
 from redrive.testing import ManualClock
 from redrive.testing.factories import a_failure, a_letter
 from redrive.transports import Publication, Source, Target
@@ -109,7 +109,7 @@ async def replayed(place: Place, broker: str, key: str) -> None:
     """A replay of three letters, in another process for all that the server knows."""
     await place.store.add([a_letter(f"{key}{number}", transport="memory") for number in range(3)])
     options = ReplayOptions(broker=broker)
-    frozen = await plan(place.store, parse("state:pending", now=place.clock.now()))
+    frozen = await plan(place.store, parse_query("state:pending", now=place.clock.now()))
     operation = await begin(place.store, frozen, options, by="anna", clock=place.clock)
     replay = Replay(place.store, place.transport, operation, runner="anna", clock=place.clock)
     assert (await replay.run(asyncio.Event())).outcomes == {"sent": 3}
@@ -154,7 +154,7 @@ async def test_the_time_in_the_dead_letter_queue_is_that_of_resolved_letters(tmp
     await place.store.add([a_letter(f"k{number}") for number in range(20)])
     for head in await place.store.claim("w", broker="rabbitmq", limit=20):
         place.clock.advance(timedelta(seconds=1))
-        await place.store.settle([Settlement(head.hold, Resolve())])
+        await place.store.settle([Settlement(head.claim_token, Resolve())])
     text = (await Figures(place.store, place.crew, place.clock).text()).decode()
     found = dict(line.split() for line in text.splitlines() if line.startswith("redrive_time_in_dlq"))
     assert float(found["redrive_time_in_dlq_mean_seconds"]) == pytest.approx(10.5, abs=0.001)
@@ -169,7 +169,7 @@ async def test_resolution_ratio_is_that_of_letters_by_their_day_of_arrival(tmp_p
     for day, count in (("a", 4), ("b", 2)):
         await place.store.add([a_letter(f"{day}{number}") for number in range(count)])
         [oldest] = await place.store.claim("w", broker="rabbitmq", limit=1)
-        await place.store.settle([Settlement(oldest.hold, Resolve())])
+        await place.store.settle([Settlement(oldest.claim_token, Resolve())])
         place.clock.advance(timedelta(hours=23))
     await place.crew.alarms.look()
     lines = (await figures.text()).decode().splitlines()
@@ -253,7 +253,7 @@ async def test_settings_of_conditions_and_rates_reach_the_workers(tmp_path: Path
     place = Place(tmp_path, recover={"rate": 1}, conditions=[condition], strategies=strategies)
     await place.open()
     [worker, *_] = place.crew.workers
-    for kind in (Kind.NETWORK, Kind.DATABASE):
+    for kind in (FailureKind.NETWORK, FailureKind.DATABASE):
         failure = a_failure(kind=kind)
         lot = [
             a_letter(f"{kind}/{n}", source="orders", broker=place.crew.broker, failure=failure)
@@ -293,7 +293,7 @@ async def test_change_log_is_trimmed_by_the_settings(tmp_path: Path) -> None:
     place = Place(tmp_path, retention={"change_log": "1d"})
     await place.store.add([a_letter()])
     [head] = await place.store.claim("w", broker="rabbitmq")
-    await place.store.settle([Settlement(head.hold, Resolve())])
+    await place.store.settle([Settlement(head.claim_token, Resolve())])
     place.clock.advance(timedelta(days=2))
     await place.crew.change_log.turn()
     assert await place.store.journal() == []

@@ -18,7 +18,7 @@ from redrive.errors import (
     StoreUnreachableError,
     StoreVersionError,
 )
-from redrive.settings import StoreSettings
+from redrive.settings import StoreOptions
 from redrive.stores import open_store
 from redrive.stores.postgres import PostgresOptions, PostgresStore, name_of, schema
 from redrive.stores.postgres.link import Link
@@ -185,14 +185,14 @@ async def test_the_settings_name_a_database_and_real_time_is_the_databases_own(
     postgres: Postgres, scheme: str
 ) -> None:
     url = scheme + postgres.url.removeprefix("postgresql")
-    store = await open_store(StoreSettings(url=url, pool=2), SystemClock())
+    store = await open_store(StoreOptions(url=url, pool=2), SystemClock())
     assert isinstance(store, PostgresStore)
     assert store._now() is None
     await store.close()
 
 
 async def test_a_clock_that_somebody_made_takes_the_place_of_the_databases(postgres: Postgres) -> None:
-    store = await open_store(StoreSettings(url=postgres.url), ManualClock())
+    store = await open_store(StoreOptions(url=postgres.url), ManualClock())
     assert isinstance(store, PostgresStore)
     assert store._now() is not None
     await store.close()

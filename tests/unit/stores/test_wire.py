@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from redrive.letters import Hold
+from redrive.letters import ClaimToken
 from redrive.stores import wire
 from redrive.stores.changes import (
     Annotate,
@@ -15,17 +15,17 @@ from redrive.stores.changes import (
     Change,
     Delete,
     Discard,
-    Exhaust,
+    Fail,
     Outcome,
     Park,
     Prioritise,
-    Release,
     Resolve,
     Retry,
     Schedule,
     SetBroker,
     Settlement,
     Tag,
+    Unclaim,
     action_of,
 )
 
@@ -41,15 +41,15 @@ def sent(verb: str, **arguments: Any) -> Any:
     [
         (Resolve(), "Resolve", "resolve"),
         (Retry(at=AT), "Retry", "retry"),
-        (Exhaust(), "Exhaust", "exhaust"),
+        (Fail(), "Exhaust", "exhaust"),
         (Park(), "Park", "park"),
-        (Release(), "Release", "release"),
+        (Unclaim(), "Release", "release"),
     ],
 )
 def test_outcome_keeps_its_name_on_the_wire_and_in_the_change_log(
     outcome: Outcome, name: str, action: str
 ) -> None:
-    [[hold, [kind, _]]] = sent("settle", settlements=[Settlement(Hold("a", 7), outcome)])["settlements"]
+    [[hold, [kind, _]]] = sent("settle", settlements=[Settlement(ClaimToken("a", 7), outcome)])["settlements"]
     assert (hold, kind, action_of(outcome)) == (["a", 7], name, action)
 
 
@@ -75,7 +75,7 @@ def test_change_keeps_its_name_on_the_wire_and_in_the_change_log(
 
 
 def test_arguments_of_extend_keep_their_names() -> None:
-    assert sent("extend", holds=[Hold("a", 7)], lease=timedelta(seconds=1), sent=False) == {
+    assert sent("extend", holds=[ClaimToken("a", 7)], lease=timedelta(seconds=1), sent=False) == {
         "holds": [["a", 7]],
         "lease": "PT1S",
         "sent": False,

@@ -43,7 +43,7 @@ def bodies(deliveries: Any) -> list[bytes | None]:
 
 
 def a_death(delivery: Delivery) -> Death:
-    letter = DeadLetter.bury(
+    letter = DeadLetter.create(
         delivery.message, delivery.origin, a_failure(), key=delivery.key, reason="PoisonMessage"
     )
     return Death(delivery, letter)

@@ -21,7 +21,7 @@ import msgspec
 
 from redrive.clock import Clock, SystemClock
 from redrive.errors import SettingsError, StoreClosedError
-from redrive.letters import DeadLetter, Hold, LetterHead
+from redrive.letters import ClaimToken, DeadLetter, LetterHead
 from redrive.stores.base import JournalLine, LogSize, Page, Rescued, Trimmed, find_trimmable
 from redrive.stores.changes import Change, Settlement
 from redrive.stores.checks import check_letter
@@ -147,7 +147,7 @@ class SqliteStore(Door):
             lambda db: work.take(db, ids, worker, brokers, lease, self._now(), reclaim=reclaim)
         )
 
-    def _extend(self, holds: Sequence[Hold], lease: timedelta, *, sent: bool) -> Awaitable[list[bool]]:
+    def _extend(self, holds: Sequence[ClaimToken], lease: timedelta, *, sent: bool) -> Awaitable[list[bool]]:
         return self._write(lambda db: work.extend(db, holds, lease, self._now(), sent=sent))
 
     def _settle(self, settlements: Sequence[Settlement]) -> Awaitable[list[bool]]:

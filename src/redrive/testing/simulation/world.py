@@ -22,7 +22,7 @@ from redrive.collect.reading import Reader
 from redrive.consume import Consumer, Context, Handler, Subscription
 from redrive.errors import RedriveError
 from redrive.host import Load
-from redrive.letters import DeadLetter, Message, State
+from redrive.letters import DeadLetter, LetterState, Message
 from redrive.letters.redact import Redactor
 from redrive.letters.verdict import QUEUE
 from redrive.recover.breaker import Breakers, HoldBackOptions
@@ -171,9 +171,9 @@ class World:
         return True
 
     def _is_settled(self, letter: DeadLetter) -> bool:
-        if letter.state is State.PROCESSING:
+        if letter.state is LetterState.PROCESSING:
             return letter.unconfirmed and self._lacks_evidence(letter)
-        return letter.state is not State.PENDING
+        return letter.state is not LetterState.PENDING
 
     def _lacks_evidence(self, letter: DeadLetter) -> bool:
         if not self.script.has_evidence:

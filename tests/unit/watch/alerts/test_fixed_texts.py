@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from redrive.letters import State
+from redrive.letters import LetterState
 from redrive.rules.decide import Reason
 from redrive.settings import read
 from redrive.testing.factories import a_failure
@@ -104,7 +104,7 @@ def test_name_of_a_metric_is_fixed(line: str) -> None:
 
 def test_reasons_and_states_are_fixed() -> None:
     assert {*Reason} >= {"PoisonMessage", "NonRetryableError", "MaxDeliveryCountExceeded"}
-    assert [*State] == [
+    assert [*LetterState] == [
         "dlq_pending",
         "dlq_processing",
         "dlq_manual",
