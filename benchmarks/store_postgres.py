@@ -345,7 +345,7 @@ def together(url: str, number: int, count: int) -> float:
 
 async def one_of_them(url: str) -> None:
     """A child of `together`."""
-    store = await PostgresStore.open(url, PostgresOptions(pool=6))
+    store = await PostgresStore.open(url, PostgresOptions(pool_size=6))
     nothing = Settlement(ClaimToken("nothing", 1), Resolve())
     await asyncio.gather(*(store.take(["nothing"], "bench") for _ in range(3)))  # connect before the start
     await store.settle([nothing])

@@ -188,7 +188,7 @@ def test_the_settings_in_force_are_shown_as_json(redrive: Run, tmp_path: Path) -
     (tmp_path / "redrive.toml").write_text(
         "[recover]\nbatch = 7\n[strategies]\ntimeout = 'scheduled'\n", "utf-8"
     )
-    shown = redrive("config", "show", "--json", env={"REDRIVE_RECOVER_POLL": "5s"})
+    shown = redrive("config", "show", "--json", env={"REDRIVE_RECOVER_POLL_INTERVAL": "5s"})
     assert (shown.returncode, shown.stderr) == (0, "")
     table = json.loads(shown.stdout)
     assert {section: set(values) for section, values in table.items() if section in SECTIONS} == {
@@ -204,18 +204,18 @@ def test_the_settings_shown_are_a_file_that_reads_back(redrive: Run, tmp_path: P
         "[recover]\nbatch = 7\n[strategies]\ntimeout = 'scheduled'\n", "utf-8"
     )
     again = tmp_path / "again.toml"
-    again.write_text(redrive("config", "show", env={"REDRIVE_RECOVER_POLL": "5s"}).stdout, "utf-8")
-    assert load(again) == load(tmp_path / "redrive.toml", {"REDRIVE_RECOVER_POLL": "5s"})
+    again.write_text(redrive("config", "show", env={"REDRIVE_RECOVER_POLL_INTERVAL": "5s"}).stdout, "utf-8")
+    assert load(again) == load(tmp_path / "redrive.toml", {"REDRIVE_RECOVER_POLL_INTERVAL": "5s"})
 
 
 def test_rules_and_names_of_any_kind_are_shown_so_that_they_read_back(redrive: Run, tmp_path: Path) -> None:
     (tmp_path / "redrive.toml").write_text(
         """
-        [retry]
+        [consume]
         backoff = ["1s", "5s"]
         [redact]
         terms = ["tab\\t, DEL\\u007f, \\"quote\\" and 🦊"]
-        extra = { order-id = 'ORD-[0-9]+', plain = "x{5}" }
+        patterns = { order-id = 'ORD-[0-9]+', plain = "x{5}" }
         [[rules]]
         name = "dup"
         kind = "business"
@@ -260,9 +260,9 @@ def test_right_settings_are_said_to_be_right(redrive: Run, tmp_path: Path) -> No
     ("env", "says"),
     [
         ({"REDRIVE_STORE_MAX_BYTS": "5"}, "unknown variable REDRIVE_STORE_MAX_BYTS"),
-        ({"REDRIVE_STORE_MAX_BYTES": "-1"}, "store.max_bytes = -1: wants a whole number between"),
+        ({"REDRIVE_STORE_MAX_BYTES": "-1"}, "store.max_bytes = -1: must be an integer between"),
         ({"REDRIVE_RECOVER_LEASE": "1000000d"}, "recover.lease = '1000000d'"),
-        ({"REDRIVE_RECOVER_CPU_BELOW": "nan"}, "wants a share between 0 and 1"),
+        ({"REDRIVE_RECOVER_MAX_CPU": "nan"}, "must be a number above 0 and up to 1"),
     ],
     ids=["unknown", "negative", "absurd", "not a number"],
 )

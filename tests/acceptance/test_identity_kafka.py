@@ -26,11 +26,11 @@ from redrive.stores.memory import MemoryStore
 from redrive.transports.kafka import KafkaTransport
 from tests.services import Kafka
 
-NO_FLOOD = read({"consume": {"flood_breaker": False, "stop_timeout": "5s"}, "retry": {"backoff": "10ms"}})
+NO_FLOOD = read({"consume": {"breaker": {"enabled": False}, "shutdown_timeout": "5s", "backoff": "10ms"}})
 QUICK = "session.timeout.ms=6000&heartbeat.interval.ms=500&publish_timeout=5s"
 PATIENCE = 60.0
 TIMEOUT = timedelta(seconds=2)
-STRATEGY = StrategyOptions(recheck=timedelta(seconds=1))
+STRATEGY = StrategyOptions(recheck_interval=timedelta(seconds=1))
 
 
 class Shop:
@@ -48,7 +48,7 @@ class Shop:
 
     def app(self, group: str, handle: Callable[..., Awaitable[None]]) -> App:
         app = App(self.url(group), settings=NO_FLOOD, observers=())
-        app.consume(self.topic, attempts=1, max_deliveries=1, group=self.kafka.name(group))(handle)
+        app.consume(self.topic, attempts=1, max_deliveries=1, consumer_group=self.kafka.name(group))(handle)
         return app
 
     @asynccontextmanager
@@ -151,7 +151,9 @@ async def test_only_the_group_that_failed_processes_and_resolves_a_redrive(kafka
             skipped.append(count)
 
     audit = App(shop.url("audit"), settings=NO_FLOOD, observers=[Watching()])
-    audit.consume(shop.topic, attempts=1, max_deliveries=1, group=kafka.name("audit"))(handler("audit"))
+    audit.consume(shop.topic, attempts=1, max_deliveries=1, consumer_group=kafka.name("audit"))(
+        handler("audit")
+    )
     async with shop.app("shop", handler("shop")) as app, audit, shop.serving(*dead_letters):
         await app.publish(shop.topic, b"order 1")
         (letter,) = await shop.until(lambda heads: len(heads) == 1)

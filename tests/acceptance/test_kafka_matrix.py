@@ -40,7 +40,7 @@ from tests.acceptance.told import Told
 from tests.services import Kafka
 from tests.unit.formats.onex_facts import BODY, EXAMPLE, EXAMPLE_HEADERS, FAILED_AT, SCHEMA, TOPIC, UUID_TEXT
 
-QUIET = {"consume": {"flood_breaker": False, "stop_timeout": "5s"}, "retry": {"backoff": "10ms"}}
+QUIET = {"consume": {"breaker": {"enabled": False}, "shutdown_timeout": "5s", "backoff": "10ms"}}
 NO_FLOOD = read(QUIET)
 QUICK = "session.timeout.ms=2000&heartbeat.interval.ms=200&publish_timeout=5s"
 
@@ -251,7 +251,7 @@ async def test_a_retryable_failure_that_heals_is_completed(world: World) -> None
 async def test_a_handler_that_hangs_is_ended_and_its_message_dead_lettered(world: World) -> None:
     app = world.app()
 
-    @app.consume(world.orders, time_budget=timedelta(milliseconds=100))
+    @app.consume(world.orders, handler_timeout=timedelta(milliseconds=100))
     async def handle(order: Order) -> None:
         await asyncio.sleep(3600)
 
@@ -494,10 +494,10 @@ async def test_the_example_of_seed_003_is_reproduced_field_by_field(kafka: Kafka
         await outside.send(*[b"{}"] * 42, topic=TOPIC, partition=3)
         headers = [("correlation_id", UUID_TEXT.encode())]
         await outside.send(BODY, topic=TOPIC, partition=3, key=b"order-12345", headers=headers)
-        url = f"{kafka.url}/?format=onex&environment=dev&{QUICK}"
+        url = f"{kafka.url}/?dead_letter_format=onex&environment=dev&{QUICK}"
         app = App(url, settings=NO_FLOOD, on_dead_letter=[told], clock=ThenClock())
 
-        @app.consume(TOPIC, group="order-service", attempts=1, max_deliveries=3)
+        @app.consume(TOPIC, consumer_group="order-service", attempts=1, max_deliveries=3)
         async def handle(body: bytes) -> None:
             if body == BODY:
                 raise InfraTimeoutError("Database connection timeout after 30s")

@@ -27,6 +27,20 @@ COUNT = 12
 QUEUE = "orders"
 SETTINGS = """
     [recover]
+    poll_interval = "50ms"
+    delays = ["100ms"]
+    max_cpu = 1.0
+    max_memory = 1.0
+
+    [consume.breaker]
+    enabled = false
+
+    [[sources]]
+    name = "orders"
+    queue_type = "classic"
+"""
+PREVIOUS_SETTINGS = """
+    [recover]
     poll = "50ms"
     steps = ["100ms"]
     cpu_below = 1.0
@@ -97,7 +111,13 @@ def handled(place: Path) -> list[bytes]:
     return sorted(file.read_bytes().splitlines()) if file.exists() else []
 
 
+def settings_of(source: Path | None) -> str:
+    """The same settings with the names of this version (None) or of the previous one."""
+    return SETTINGS if source is None else PREVIOUS_SETTINGS
+
+
 def consume(place: Path, url: str, source: Path | None) -> Process:
+    (place / "redrive.toml").write_text(textwrap.dedent(settings_of(source)))
     (place / "shop.py").write_text(textwrap.dedent(SHOP.format(url=url)))
     shop = Process(place, "consume", "shop", source=source)
     shop.until_it_says("redrive consume")
@@ -123,7 +143,9 @@ def test_letters_are_redriven_and_resolved_across_versions(
     tmp_path: Path, rabbitmq: RabbitMQ, mixed: tuple[Path | None, Path | None]
 ) -> None:
     of_server, of_consumer = mixed
-    server = Serving(tmp_path, "--broker", rabbitmq.amqp_url, settings=SETTINGS, source=of_server)
+    server = Serving(
+        tmp_path, "--broker", rabbitmq.amqp_url, settings=settings_of(of_server), source=of_server
+    )
     shop = consume(tmp_path, rabbitmq.amqp_url, of_consumer)
     try:
         publish(rabbitmq.amqp_url)
@@ -149,7 +171,7 @@ def test_server_of_this_version_takes_over_the_letters_of_the_previous_one(
     tmp_path: Path, rabbitmq: RabbitMQ, previous: Path
 ) -> None:
     """The store is migrated, its letters are assigned to the one broker of their kind, and go on where they were."""
-    settings = SETTINGS.replace('steps = ["100ms"]', 'steps = ["1h"]')
+    settings = settings_of(previous).replace('steps = ["100ms"]', 'steps = ["1h"]')
     server = Serving(tmp_path, "--broker", rabbitmq.amqp_url, settings=settings, source=previous)
     shop = consume(tmp_path, rabbitmq.amqp_url, previous)
     try:
@@ -158,6 +180,7 @@ def test_server_of_this_version_takes_over_the_letters_of_the_previous_one(
         until(lambda: server.metric(collected) == COUNT, "all letters are collected", 60)
     finally:
         server.end()
+    settings = SETTINGS.replace('delays = ["100ms"]', 'delays = ["1h"]')
     newer = Serving(tmp_path, "--broker", rabbitmq.amqp_url, settings=settings)
     try:
         until(

@@ -54,7 +54,7 @@ async def user_of(world: World, granted: dict[str, str]) -> AsyncIterator[Transp
 async def consuming(transport: Transport, handler: Flaky) -> AsyncIterator[None]:
     app = App(
         transport,
-        settings=read({"consume": {"flood_breaker": False, "stop_timeout": "5s"}}),
+        settings=read({"consume": {"breaker": {"enabled": False}, "shutdown_timeout": "5s"}}),
         clock=ManualClock(),
         observers=(),
     )

@@ -426,7 +426,7 @@ async def test_a_message_that_was_given_back_before_it_died_remembers_the_exchan
             channel.queue_bind("audit", "shop", "orders.*")
             channel.queue_bind("orders", "shop", "orders.*")
         handler = Flaky(NETWORK)
-        async with way.consuming(handler, max_deliveries=2, dead_letter="reject"):
+        async with way.consuming(handler, max_deliveries=2, dead_letter="native"):
             way.outside.publish(
                 "orders.new", (b"one", pika.BasicProperties(message_id="m-1")), exchange="shop"
             )

@@ -41,7 +41,7 @@ from redrive.testing import ManualClock
 from redrive.transports import Publication, Source, Target, Transport, open_transport
 
 # Nothing waits in the consumer: its clock stands still.
-CONSUMING = read({"consume": {"flood_breaker": False, "stop_timeout": "5s"}})
+CONSUMING = read({"consume": {"breaker": {"enabled": False}, "shutdown_timeout": "5s"}})
 AT_ONCE = Fixed(timedelta(0))
 PATIENCE = 30.0  # seconds; a machine that is busy is no failure
 MINUTE = timedelta(minutes=1)
@@ -154,7 +154,7 @@ class WayBack:
         self.troubles: list[str] = []
         self._strategy = strategy
         self._something = asyncio.Event()
-        self.breakers = Breakers(clock, HoldBackOptions(least=3))
+        self.breakers = Breakers(clock, HoldBackOptions(window=3))
         self.collectors = {queue: self._a_collector(queue) for queue in (source.dlq, *queues)}
         self.verdicts = VerdictCollector(
             transport,

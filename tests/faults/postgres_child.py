@@ -16,7 +16,7 @@ from redrive.testing.factories import BROKER
 
 
 async def main(url: str, name: str, batch: int) -> None:
-    store = await PostgresStore.open(url, PostgresOptions(pool=2))
+    store = await PostgresStore.open(url, PostgresOptions(pool_size=2))
     os.write(1, b"open\n")
     await asyncio.to_thread(sys.stdin.readline)
     start = time.perf_counter()

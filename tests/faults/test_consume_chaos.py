@@ -93,7 +93,7 @@ async def run(url: str, queue_type: str, count: int, seed: int) -> dict[str, obj
             told.add(int(event.message_id or ""))
             look()
 
-    settings = read({"consume": {"flood_breaker": False, "stop_timeout": "20s"}, "retry": {"backoff": "5ms"}})
+    settings = read({"consume": {"breaker": {"enabled": False}, "shutdown_timeout": "20s", "backoff": "5ms"}})
     with a_bad_network(url, seed) as (through, done):
         app = App(through, settings=settings, observers=[], on_dead_letter=[hear])
 

@@ -57,21 +57,21 @@ OPEN = {LetterState.PENDING, LetterState.PROCESSING, LetterState.MANUAL, LetterS
 UNSETTLED = (LetterState.PENDING, LetterState.PROCESSING)  # something will happen to it by itself
 UNSETTLED_QUERY = Query((Condition("state", Op.IS, UNSETTLED),))
 SETTINGS = """
-    [retry]
+    [consume]
     attempts = 2
     backoff = "50ms"
 
     [recover]
-    poll = "50ms"
-    steps = ["100ms"]
-    recheck = "1s"
+    poll_interval = "50ms"
+    delays = ["100ms"]
+    recheck_interval = "1s"
     lease = "10s"
     verdict_timeout = "20s"
-    cpu_below = 1.0
-    memory_below = 1.0
+    max_cpu = 1.0
+    max_memory = 1.0
 
-    [consume]
-    flood_breaker = false
+    [consume.breaker]
+    enabled = false
 
     [[sources]]
     name = "orders"
@@ -578,8 +578,8 @@ def test_kills_lose_and_misroute_nothing_on_the_embedded_broker_with_sqlite(
         f"amqp://guest:guest@{LOOPBACK}:{port}/%2F", f"http://guest:guest@{LOOPBACK}:{management}"
     )
     settings = f"""
-        [serve]
-        broker_port = {port}
+        [embedded]
+        port = {port}
         management_port = {management}
     """
     with a_world(tmp_path, broker, settings) as world:

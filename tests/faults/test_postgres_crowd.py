@@ -119,7 +119,7 @@ async def test_an_instance_that_starts_waits_for_one_that_migrates(
 
 
 async def test_where_all_connections_are_in_use_one_waits_and_is_then_told(postgres: Postgres) -> None:
-    options = PostgresOptions(pool=2, busy_timeout=timedelta(seconds=0.5))
+    options = PostgresOptions(pool_size=2, busy_timeout=timedelta(seconds=0.5))
     store = await PostgresStore.open(postgres.url, options)
     await store.add(letters(3))
     other = await asyncpg.connect(postgres.url)
@@ -138,7 +138,7 @@ async def test_where_all_connections_are_in_use_one_waits_and_is_then_told(postg
 
 
 async def test_many_more_tasks_than_connections_all_get_their_answer(postgres: Postgres) -> None:
-    store = await PostgresStore.open(postgres.url, PostgresOptions(pool=2))
+    store = await PostgresStore.open(postgres.url, PostgresOptions(pool_size=2))
     await asyncio.gather(*(store.add([letter]) for letter in letters(200)))
     claimed = await asyncio.gather(*(store.claim(f"w{n}", broker=BROKER, limit=1) for n in range(200)))
     assert len({head.id for heads in claimed for head in heads}) == 200

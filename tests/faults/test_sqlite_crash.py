@@ -81,7 +81,7 @@ def run_and_kill(path: Path, seed: int, told: Told, life: float) -> None:
 
 async def check(path: Path, told: Told) -> int:
     """Hold the store to what was told; gives the number of letters in it."""
-    store = await SqliteStore.open(path, SqliteOptions(check_for=None))
+    store = await SqliteStore.open(path, SqliteOptions(integrity_check_timeout=None))
     try:
         assert await store.damage() is None
         letters: dict[str, LetterHead] = {}

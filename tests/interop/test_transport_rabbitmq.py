@@ -186,7 +186,7 @@ async def test_a_queue_that_is_not_bound_is_named(transport: RabbitTransport, br
 
 
 async def test_a_rejected_message_goes_where_the_queue_sends_its_dead(transport: RabbitTransport) -> None:
-    source = await made(transport, dead_letter="reject")
+    source = await made(transport, dead_letter="native")
     await send(transport, Message(body=b"x"))
     receiver = await transport.receiver(source)
     [delivery] = await take(receiver, 1)

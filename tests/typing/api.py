@@ -109,7 +109,7 @@ assert_type(settings, Settings)
 assert_type(settings.store.max_bytes, int | None)
 assert_type(settings.recover.lease, timedelta)
 assert_type(settings.rules, tuple[Rule, ...])
-assert_type(settings.redact.extra, Mapping[str, str])
+assert_type(settings.redact.patterns, Mapping[str, str])
 
 # --- clocks ----------------------------------------------------------------------------------------------
 

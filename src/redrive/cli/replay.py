@@ -419,7 +419,7 @@ async def check_health(
         problems = await find_problems(
             store, transport, own, options, settings.replay, now=SystemClock().now()
         )
-    if problems and len(own) > settings.replay.unchecked:
+    if problems and len(own) > settings.replay.unchecked_letters:
         raise RedriveError(
             f"{consequence}: health check failed ({'; '.join(problems)}); use --force to override"
         )

@@ -204,7 +204,7 @@ class Pipe:
             wait = options.backoff.delay(job.attempt, self._random)
             if wait is not None:
                 wait = max(wait, found.retry_after or wait)
-                if wait <= options.longest_wait:
+                if wait <= options.max_in_process_delay:
                     return TryAgain(wait, failure)
                 # Too long a wait for us: the broker keeps it.
                 found = msgspec.structs.replace(found, retry_after=wait)

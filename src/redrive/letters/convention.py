@@ -216,13 +216,13 @@ def _texts(where: str, key: str, value: Any) -> tuple[str, ...]:
     """One text or several."""
     values = value if isinstance(value, list) else [value]
     if not values or not all(isinstance(each, str) and each for each in values):
-        raise SettingsError(f"{where}: '{key}' wants text that is not empty, or a list of it")
+        raise SettingsError(f"{where}: '{key}' must be a non-empty string, or a list of them")
     return tuple(values)
 
 
 def _text(where: str, key: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise SettingsError(f"{where}: '{key}' wants text, not {value!r:.40}")
+        raise SettingsError(f"{where}: '{key}' must be a string, not {value!r:.40}")
     return value
 
 

@@ -97,7 +97,7 @@ class Conditions:
     async def _repeat(self, condition: ConditionSettings, stop: asyncio.Event) -> None:
         while not stop.is_set():
             await self.turn(condition)
-            await pause(self._clock, condition.every, stop)
+            await pause(self._clock, condition.interval, stop)
 
 
 def with_secrets(

@@ -142,7 +142,7 @@ class Worker:
         known = sorted(self._admission.unreachable)
         now = self._clock.monotonic()
         checked_at = self._consumers_checked_at
-        if not known or (checked_at is not None and now - checked_at < self._strategy.recheck):
+        if not known or (checked_at is not None and now - checked_at < self._strategy.recheck_interval):
             return
         self._consumers_checked_at = now
         reasons = await self._unreachable(known)
@@ -202,7 +202,9 @@ class Worker:
                 # The letter's own place: that is what the gate of the next claim compares.
                 self._admission.unreachable[letter.source, letter.consumer_group or ""] = reason
                 held.append(
-                    Settlement(letter.claim_token, Unclaim(at=now + self._strategy.recheck, detail=reason))
+                    Settlement(
+                        letter.claim_token, Unclaim(at=now + self._strategy.recheck_interval, detail=reason)
+                    )
                 )
         return going, held
 
@@ -223,7 +225,9 @@ class Worker:
         gate = self._admission.holds_back(plan.strategy) if name != letter.strategy else None
         if gate is not None:
             self.counts.waiting += 1
-            return Unclaim(at=now + self._strategy.recheck, strategy=name, detail=f"waits for {gate}")
+            return Unclaim(
+                at=now + self._strategy.recheck_interval, strategy=name, detail=f"waits for {gate}"
+            )
         return None
 
     async def _send(self, letters: Sequence[DeadLetter]) -> None:

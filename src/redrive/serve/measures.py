@@ -59,7 +59,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     take: Callable[[Subjects], Awaitable[list[Measured]]]
-    every: timedelta | None = None  # None: `alerts.every`
+    every: timedelta | None = None  # None: `alerts.interval`
 
 
 class _Waiting(msgspec.Struct, frozen=True):

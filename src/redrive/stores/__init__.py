@@ -38,7 +38,7 @@ async def open_store(
 
         options = SqliteOptions(
             busy_timeout=settings.busy_timeout,
-            check_for=settings.check_for,
+            integrity_check_timeout=settings.integrity_check_timeout,
             max_bytes=settings.max_bytes,
             create=create,
         )
@@ -74,7 +74,7 @@ async def _open_postgres(settings: StoreOptions, clock: Clock | None, *, create:
             raise
         raise StoreError("a PostgreSQL store needs asyncpg; install redrive[postgres]") from None
     options = PostgresOptions(
-        pool=settings.pool,
+        pool_size=settings.pool_size,
         statement_timeout=settings.statement_timeout,
         busy_timeout=settings.busy_timeout,
         create=create,

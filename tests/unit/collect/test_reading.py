@@ -45,9 +45,9 @@ def test_what_the_same_redactor_has_cleaned_is_not_cleaned_again() -> None:
     for other in (
         None,
         "",
-        Redactor(off=["card"]).name,
+        Redactor(disabled=["card"]).name,
         Redactor(terms=["shop"]).name,
-        Redactor("whole").name,
+        Redactor("text").name,
     ):
         letter = read(dead(**failure, redacted=other))
         assert "hunter2" not in f"{letter.failure.text}{letter.failure.stack}{letter.error_text}"

@@ -22,7 +22,9 @@ from tests.unit.consume.test_runner import Heard
 from tests.unit.watch.deliveries import ADelivery
 
 SOON = timedelta(milliseconds=1)
-OPTIONS = ConsumeOptions(backoff=Fixed(SOON), flood=None, attempts=1, stop_timeout=timedelta(seconds=10))
+OPTIONS = ConsumeOptions(
+    backoff=Fixed(SOON), breaker=None, attempts=1, shutdown_timeout=timedelta(seconds=10)
+)
 
 
 class Durable(MemoryTransport):

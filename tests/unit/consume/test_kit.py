@@ -90,7 +90,7 @@ async def test_a_handler_that_hangs_is_ended_and_its_message_dead_lettered() -> 
     async def hangs(order: Order) -> None:
         await asyncio.sleep(3600)
 
-    options = ConsumeOptions(time_budget=timedelta(milliseconds=20))
+    options = ConsumeOptions(handler_timeout=timedelta(milliseconds=20))
     trial = await try_handler(hangs, {"id": 1}, options=options)
     assert trial.letter is not None
     assert trial.letter.kind is FailureKind.TIMEOUT
@@ -197,7 +197,7 @@ async def test_a_correlation_id_that_has_to_be_made_stays_the_same() -> None:
 
 async def test_an_app_is_tried_with_its_own_options_and_rules() -> None:
     rule = Rule("dup", FailureKind.BUSINESS, None, when_text("duplicate invoice"))
-    app = App("memory:", settings=read({"retry": {"attempts": 2}}), rules=[rule])
+    app = App("memory:", settings=read({"consume": {"attempts": 2}}), rules=[rule])
 
     @app.consume("invoices", max_deliveries=1)
     async def handle(order: Order) -> None:

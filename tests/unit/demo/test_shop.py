@@ -92,7 +92,7 @@ def test_each_mishap_happens_once_in_each_round_however_time_is_cut() -> None:
 def test_the_settings_are_valid_and_all_within_the_directory(tmp_path: Path) -> None:
     place = tmp_path / 'a "shop"'
     settings = load(write_settings(Options(directory=place, port=1234)), {})
-    assert (settings.serve.data, settings.serve.port) == (str(place), 1234)
+    assert (settings.server.data_directory, settings.server.port) == (str(place), 1234)
     assert settings.store.url == f"sqlite:{place}/redrive.db"
     with pytest.raises(SettingsError, match="not empty"):
         write_settings(Options(directory=place))

@@ -28,7 +28,7 @@ from redrive.transports import Publication, Source, Target
 from redrive.transports.memory import MemoryBroker, MemoryTransport
 
 ORDERS = Source(name="orders")
-QUICK = ConsumeOptions(attempts=1, max_deliveries=1, backoff=Fixed(timedelta(milliseconds=1)), flood=None)
+QUICK = ConsumeOptions(attempts=1, max_deliveries=1, backoff=Fixed(timedelta(milliseconds=1)), breaker=None)
 
 
 class World:
@@ -49,7 +49,7 @@ class World:
         self.health = Health()
         self.troubles: list[str] = []
         self.recovered: list[str] = []
-        self.breakers = Breakers(self.clock, HoldBackOptions(least=3), self.recovered.append)
+        self.breakers = Breakers(self.clock, HoldBackOptions(window=3), self.recovered.append)
         self.collector = Collector(
             self.transport,
             self.store,

@@ -195,12 +195,12 @@ def test_conditions_are_read_from_settings() -> None:
     table = {
         "conditions": [
             {"name": "db", "url": "postgresql://u:p@db:5432/shop", "kinds": ["database"], "timeout": "5s"},
-            {"name": "api", "url": "https://127.0.0.1/health", "sources": ["orders"], "every": "1m"},
+            {"name": "api", "url": "https://127.0.0.1/health", "sources": ["orders"], "interval": "1m"},
         ]
     }
     first, second = read(table).conditions
-    assert (first.kinds, first.timeout, first.every) == (("database",), 5 * SECOND, 15 * SECOND)
-    assert (second.sources, second.every) == (("orders",), timedelta(minutes=1))
+    assert (first.kinds, first.timeout, first.interval) == (("database",), 5 * SECOND, 15 * SECOND)
+    assert (second.sources, second.interval) == (("orders",), timedelta(minutes=1))
 
 
 @pytest.mark.parametrize(

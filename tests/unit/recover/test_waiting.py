@@ -201,7 +201,7 @@ async def test_letters_of_a_consumer_group_that_is_gone_wait_until_it_is_back() 
         await world.hour()
         assert len(await world.store.journal(limit=1000)) == lines
         assert await world.store.tally("waits_for") == {"consumer:orders/billing": 20}
-        assert 55 <= transport.asked - asked <= 61, "once per `recheck`"
+        assert 55 <= transport.asked - asked <= 61, "once per `recheck_interval`"
         assert world.worker.undeliverable == {"orders": "it has no members"}
     finally:
         transport.gone.clear()

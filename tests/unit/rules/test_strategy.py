@@ -144,14 +144,14 @@ def test_conditions_that_fail_are_named() -> None:
         Health(breaker_closed=False, cpu=0.80, memory=0.85, database_reachable=False)
     ) == tuple(Check)
     assert unmet_conditions(Health(cpu=float("nan"))) == (Check.CPU_LOW,)
-    assert unmet_conditions(Health(cpu=0.5), StrategyOptions(cpu_below=0.4)) == (Check.CPU_LOW,)
+    assert unmet_conditions(Health(cpu=0.5), StrategyOptions(max_cpu=0.4)) == (Check.CPU_LOW,)
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"steps": ()}, {"steps": (-MINUTE,)}, {"off_peak_hours": ()}, {"off_peak_hours": (24,)},
-        {"off_peak_hours": (True,)}, {"recheck": timedelta(0)}, {"cpu_below": 80}, {"memory_below": 0},
+        {"delays": ()}, {"delays": (-MINUTE,)}, {"off_peak_hours": ()}, {"off_peak_hours": (24,)},
+        {"off_peak_hours": (True,)}, {"recheck_interval": timedelta(0)}, {"max_cpu": 80}, {"max_memory": 0},
         {"max_redrives": -1}, {"max_redrives": True}, {"time_zone": "Mars/Base"},
         {"time_zone": "../etc/passwd"}, {"time_zone": ""},
     ],

@@ -36,7 +36,7 @@ class Place:
         self.store = MemoryStore(self.clock)
         self.transport = MemoryTransport(self.clock)
         self.troubles: list[str] = []
-        settings: Settings = read({**sections, "serve": {"data": str(tmp_path)}})
+        settings: Settings = read({**sections, "server": {"data_directory": str(tmp_path)}})
         self.crew = Crew(settings, self.store, self.transport, self.clock, self._trouble, [ORDERS])
 
     def _trouble(self, what: str, error: Exception) -> None:
@@ -49,7 +49,9 @@ class Place:
 
 
 def test_every_queue_has_one_collector_and_every_worker_a_name_of_its_own(tmp_path: Path) -> None:
-    place = Place(tmp_path, collect={"queues": ["legacy.dead", "orders.dlq"]}, recover={"workers": 3})
+    place = Place(
+        tmp_path, broker={"dead_letter_queues": ["legacy.dead", "orders.dlq"]}, recover={"workers": 3}
+    )
     assert list(place.crew.collectors) == ["orders.dlq", "legacy.dead"]
     names = [service.name for service in place.crew.services]
     assert names == [
@@ -187,7 +189,9 @@ async def test_discovered_queue_is_measured_for_as_long_as_it_exists(tmp_path: P
         return there
 
     crew = Crew(
-        read({"serve": {"data": str(tmp_path)}, "collect": {"queues": ["legacy.dead"]}}),
+        read(
+            {"server": {"data_directory": str(tmp_path)}, "broker": {"dead_letter_queues": ["legacy.dead"]}}
+        ),
         place.store,
         place.transport,
         place.clock,

@@ -88,7 +88,9 @@ async def test_metrics_are_prometheus_text_and_503_without_a_store(served: Serve
     assert status == 200
     assert b"# TYPE redrive_collected_total counter" in body
     await served.place.store.close()
-    served.place.clock.advance(served.place.crew._settings.recover.poll)  # what was known is no longer fresh
+    served.place.clock.advance(
+        served.place.crew._settings.recover.poll_interval
+    )  # what was known is no longer fresh
     status, body = await served.ask("GET", "/metrics")
     assert status == 503
     assert body.count(b"\n") == 1

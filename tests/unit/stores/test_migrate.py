@@ -50,7 +50,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def prepare(path: Path, *, busy_timeout: timedelta = timedelta(seconds=10)) -> None:
-    schema.prepare(path, busy_timeout=busy_timeout, check_for=timedelta(seconds=2))
+    schema.prepare(path, busy_timeout=busy_timeout, integrity_check_timeout=timedelta(seconds=2))
 
 
 @contextlib.contextmanager

@@ -185,7 +185,7 @@ async def test_the_settings_name_a_database_and_real_time_is_the_databases_own(
     postgres: Postgres, scheme: str
 ) -> None:
     url = scheme + postgres.url.removeprefix("postgresql")
-    store = await open_store(StoreOptions(url=url, pool=2), SystemClock())
+    store = await open_store(StoreOptions(url=url, pool_size=2), SystemClock())
     assert isinstance(store, PostgresStore)
     assert store._now() is None
     await store.close()

@@ -33,7 +33,7 @@ CONSUMING: Final = ConsumeOptions(
     max_deliveries=2,
     concurrency=2,
     backoff=Fixed(timedelta(milliseconds=50)),
-    flood=None,
+    breaker=None,
 )
 CALLS: Final = CONSUMING.attempts * CONSUMING.max_deliveries  # of a handler that fails, until a dead letter
 _NEEDS_A_PERSON: Final = Query((Condition("state", Op.IS, (str(LetterState.MANUAL),)),))

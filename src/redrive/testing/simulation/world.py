@@ -61,7 +61,7 @@ from redrive.testing.simulation.watch import Unit, Watch, short
 from redrive.transports.memory import MemoryTransport
 
 STRATEGY: Final = StrategyOptions(
-    steps=(MINUTE, 2 * MINUTE, 3 * MINUTE), recheck=2 * MINUTE, max_redrives=LIMIT
+    delays=(MINUTE, 2 * MINUTE, 3 * MINUTE), recheck_interval=2 * MINUTE, max_redrives=LIMIT
 )
 WORKING: Final = WorkerOptions(batch=3, poll=3 * MINUTE, lease=2 * MINUTE, verdict_timeout=VERDICT_TIMEOUT)
 _READER: Final = Reader(Classifier(), Redactor(), STRATEGY)
@@ -422,7 +422,7 @@ class World:
 
 
 def _breakers(life: Life) -> Breakers:
-    return Breakers(life.clock, HoldBackOptions(least=4, pause=MINUTE, longest=4 * MINUTE))
+    return Breakers(life.clock, HoldBackOptions(window=4, pause=MINUTE, max_pause=4 * MINUTE))
 
 
 def letters_now(world: World) -> str:

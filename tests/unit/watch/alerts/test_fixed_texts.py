@@ -116,8 +116,8 @@ def test_reasons_and_states_are_fixed() -> None:
 
 def test_defaults_are_fixed() -> None:
     settings = read({})
-    assert settings.alerts.probe_every == timedelta(seconds=60)
-    assert (settings.recover.cpu_below, settings.recover.memory_below) == (0.80, 0.85)
+    assert settings.alerts.probe_interval == timedelta(seconds=60)
+    assert (settings.recover.max_cpu, settings.recover.max_memory) == (0.80, 0.85)
     assert settings.recover.max_redrives == 5
     days = (settings.retention.resolved, settings.retention.failed, settings.retention.archived)
     assert days == (timedelta(days=30), timedelta(days=90), timedelta(days=365))
