@@ -361,10 +361,11 @@ def _defaults(settings: Settings) -> dict[str, Any]:
 
 
 def _last_word(settings: Settings, source: str) -> dict[str, Any]:
-    """What the settings say about this one source."""
+    """The options of this source in `[[sources]]`, without those that only a server uses."""
     entry = next((entry for entry in settings.sources if entry.name == source), None)
     values = {} if entry is None else msgspec.structs.asdict(entry)
-    return {name: value for name, value in values.items() if name != "name" and value is not None}
+    unused = ("name", "redrive_rate")
+    return {name: value for name, value in values.items() if name not in unused and value is not None}
 
 
 def load_app(name: str) -> App:
