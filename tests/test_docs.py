@@ -13,7 +13,7 @@ import pytest
 
 from redrive.cli.root import cli
 from redrive.errors import RedriveError
-from redrive.settings import LISTS, SECTIONS, variable_name
+from redrive.settings import LISTS, SECTIONS, read, variable_name
 from redrive.stores import base
 from redrive.stores.query import FIELDS, SORTABLE
 from redrive.testing.store_suite import StoreSuite
@@ -106,6 +106,12 @@ def test_no_setting_is_documented_that_there_is_not() -> None:
         if (found := re.fullmatch(r"`([a-z]+(?:\.[a-z_]+)+)`", row[0]))
     }
     assert written == real
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_toml_examples_are_valid_settings(page: Path) -> None:
+    for example in re.findall(r"^```toml\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL):
+        read(tomllib.loads(example))
 
 
 def commands(

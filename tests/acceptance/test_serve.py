@@ -169,7 +169,7 @@ def test_a_server_does_not_listen_beyond_this_machine(tmp_path: Path, host: str)
     refused = redrive(tmp_path, "serve", REDRIVE_SERVER_HOST=host)
     assert refused.returncode == 2
     assert refused.stderr.startswith(
-        f"redrive: serve.host = '{host}' is not an address of this machine alone"
+        f"redrive: server.host = '{host}' is not an address of this machine alone"
     )
     assert refused.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []

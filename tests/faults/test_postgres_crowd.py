@@ -128,7 +128,7 @@ async def test_where_all_connections_are_in_use_one_waits_and_is_then_told(postg
     await other.execute("LOCK TABLE redrive.states IN ACCESS EXCLUSIVE MODE")
     first = asyncio.create_task(store.claim("w1", broker=BROKER, limit=1))
     await asyncio.sleep(0)  # it has the one connection there is for writing
-    with pytest.raises(StoreBusyError, match=r"all 1 connections .* raise store.pool"):
+    with pytest.raises(StoreBusyError, match=r"all 1 connections .* raise store.pool_size"):
         await store.take([a_letter("orders/2").id], "w2")
     await holding.rollback()
     assert len(await first) == 1

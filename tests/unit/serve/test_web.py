@@ -151,7 +151,7 @@ async def test_questions_that_are_none_are_refused_with_the_reason(served: Serve
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "example.org", ""])
 def test_it_listens_on_loopback_only(host: str) -> None:
-    with pytest.raises(SettingsError, match=r"serve\.host = .* is not an address of this machine alone"):
+    with pytest.raises(SettingsError, match=r"server\.host = .* is not an address of this machine alone"):
         check_loopback(host)
     for good in ("127.0.0.1", "127.0.0.9", "::1", "localhost"):
         check_loopback(good)

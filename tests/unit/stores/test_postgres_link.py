@@ -69,7 +69,7 @@ async def test_a_url_that_is_none_is_a_wrong_setting(url: str) -> None:
     ("error", "kind", "says"),
     [
         (asyncpg.DiskFullError("no space"), StoreFullError, "make room"),
-        (asyncpg.TooManyConnectionsError("sorry"), StoreBusyError, "lower store.pool"),
+        (asyncpg.TooManyConnectionsError("sorry"), StoreBusyError, "lower store.pool_size"),
         (asyncpg.QueryCanceledError("statement timeout"), StoreBusyError, "raise store.statement_timeout"),
         (asyncpg.InsufficientPrivilegeError("denied"), StoreReadOnlyError, "grant"),
         (asyncpg.ReadOnlySQLTransactionError("standby"), StoreReadOnlyError, "primary"),
