@@ -37,18 +37,16 @@ SOURCE, DEAD = "bench.orders", "bench.orders.dlq"
 SETTINGS = """
 [broker]
 management_url = "{management}"
-
-[collect]
-queues = ["{queue}"]
+dead_letter_queues = ["{queue}"]
 
 [alerts]
-every = "1s"
-cool_down = "0s"
-probe_every = "1s"
+interval = "1s"
+cooldown = "0s"
+probe_interval = "1s"
 
-[[notify]]
+[[notifiers]]
 name = "hook"
-kind = "json"
+type = "json"
 url = "{hook}"
 """
 

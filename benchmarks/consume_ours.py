@@ -26,10 +26,10 @@ class Order(msgspec.Struct):
 
 def rejecting(job: Job, tally: Tally) -> None:
     """What cannot be processed is left to the broker."""
-    runtime(job, tally, "reject")
+    runtime(job, tally, "native")
 
 
-def runtime(job: Job, tally: Tally, dead_letter: Literal["publish", "reject"] | None = None) -> None:
+def runtime(job: Job, tally: Tally, dead_letter: Literal["publish", "native"] | None = None) -> None:
     """An app with one handler that takes the decoded order."""
     from redrive import App, Settings
 

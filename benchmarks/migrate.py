@@ -106,7 +106,7 @@ def sqlite(path: Path, count: int) -> Iterator[Case]:
     assert writer.stdout is not None
     assert writer.stdout.readline() == "ready\n"
     start = time.perf_counter()
-    schema.prepare(path, busy_timeout=timedelta(seconds=60), check_for=timedelta(0))
+    schema.prepare(path, busy_timeout=timedelta(seconds=60), integrity_check_timeout=timedelta(0))
     took = time.perf_counter() - start
     said, _ = writer.communicate(timeout=60)
     with closing(sqlite3.connect(path)) as db:

@@ -35,7 +35,7 @@ from benchmarks.case import Case, Figure, Speed, figures_of
 from benchmarks.consume_fill import Envelope, Shelf, fill, put_up, shelf_of, take_down, wait_for_depth
 from benchmarks.contestant import Process, VoidError, scaled
 from benchmarks.recover_fill import SOURCE, dead_order, stock
-from redrive.letters import State
+from redrive.letters import LetterState
 from redrive.letters.verdict import QUEUE as VERDICTS
 from redrive.stores.changes import Delete
 from redrive.stores.query import EVERYTHING, Condition, Op, Query
@@ -52,7 +52,9 @@ PLAIN, TUNED = "pika, one insert and commit each", "pika, one insert and commit 
 SHOVEL = "RabbitMQ's shovel"
 MOVED = "bench.moved"
 COLLECTED, REDRIVEN = "collected into SQLite, 1 KB", "redriven with confirm, tracking and verdict, 1 KB"
-RESOLVED = Query((Condition("source", Op.IS, (SOURCE,)), Condition("state", Op.IS, (str(State.RESOLVED),))))
+RESOLVED = Query(
+    (Condition("source", Op.IS, (SOURCE,)), Condition("state", Op.IS, (str(LetterState.RESOLVED),)))
+)
 
 
 @dataclass(frozen=True)

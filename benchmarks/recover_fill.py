@@ -18,7 +18,7 @@ from benchmarks.consume_fill import PERSISTENT, Envelope, plain
 from benchmarks.store_sqlite import letter
 from redrive.amqp.properties import BasicProperties
 from redrive.formats import own
-from redrive.letters import Failure, Kind, Message, SystemState, letter_id
+from redrive.letters import Failure, FailureKind, Message, SystemState, letter_id
 from redrive.letters.redact import Redactor
 from redrive.stores.sqlite import SqliteStore
 from redrive.testing.factories import a_letter
@@ -62,7 +62,7 @@ def _failure(order: str) -> Failure:
             error_type="TimeoutError",
             text=str(error),
             at=datetime.now(UTC) - timedelta(minutes=1),
-            kind=Kind.TIMEOUT,
+            kind=FailureKind.TIMEOUT,
             rule="type:TimeoutError",
             stack="".join(traceback.format_exception(error)),
             redacted=Redactor().name,  # as an app with the same settings writes it

@@ -97,7 +97,7 @@ def collect(job: Job) -> dict[str, object]:
 
     async def work() -> dict[str, object]:
         clock, stop, left = SystemClock(), asyncio.Event(), job.count
-        options = StrategyOptions(steps=(timedelta(0),))
+        options = StrategyOptions(delays=(timedelta(0),))
 
         def collected(letters: Any) -> None:
             nonlocal left

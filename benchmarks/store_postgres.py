@@ -26,7 +26,7 @@ import asyncpg
 
 from benchmarks.case import Case, Figure, Speed, cpu_unit
 from benchmarks.store_sqlite import claim, letter
-from redrive.letters import Hold
+from redrive.letters import ClaimToken
 from redrive.stores.changes import Resolve, Retry, Settlement
 from redrive.stores.postgres import PostgresOptions, PostgresStore
 from tests.services import Postgres, PostgresServer, Run
@@ -159,7 +159,7 @@ async def claim_and_settle_all(store: PostgresStore) -> int:
     async def worker(name: str) -> int:
         done = 0
         while heads := await claim(store, name, BATCH):
-            assert all(await store.settle([Settlement(head.hold, Resolve()) for head in heads]))
+            assert all(await store.settle([Settlement(head.claim_token, Resolve()) for head in heads]))
             done += len(heads)
         return done
 
@@ -285,7 +285,7 @@ async def claim_and_put_off(store: PostgresStore) -> None:
     heads = await claim(store, "bench", 10)
     later = datetime.now(UTC) + timedelta(days=1)
     assert len(heads) == 10
-    assert all(await store.settle([Settlement(head.hold, Retry(at=later)) for head in heads]))
+    assert all(await store.settle([Settlement(head.claim_token, Retry(at=later)) for head in heads]))
 
 
 # --- (d) more processes ----------------------------------------------------------------------------------
@@ -345,8 +345,8 @@ def together(url: str, number: int, count: int) -> float:
 
 async def one_of_them(url: str) -> None:
     """A child of `together`."""
-    store = await PostgresStore.open(url, PostgresOptions(pool=6))
-    nothing = Settlement(Hold("nothing", 1), Resolve())
+    store = await PostgresStore.open(url, PostgresOptions(pool_size=6))
+    nothing = Settlement(ClaimToken("nothing", 1), Resolve())
     await asyncio.gather(*(store.take(["nothing"], "bench") for _ in range(3)))  # connect before the start
     await store.settle([nothing])
     print("open", flush=True)

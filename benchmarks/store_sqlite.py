@@ -24,10 +24,10 @@ import msgspec
 import uvloop
 
 from benchmarks.case import Case, Figure, Speed, cpu_unit
-from redrive.letters import DeadLetter, Failure, Headers, Kind, LetterHead, Message, letter_id
+from redrive.letters import DeadLetter, Failure, FailureKind, Headers, LetterHead, Message, letter_id
 from redrive.stores.base import Store
 from redrive.stores.changes import Retry, Settlement
-from redrive.stores.query import parse
+from redrive.stores.query import parse_query
 from redrive.stores.rows import OWN, new_row
 from redrive.stores.sqlite import SqliteStore
 from redrive.testing.factories import a_letter
@@ -38,7 +38,11 @@ SMALL = 10_000
 ADDS = f"durable adds of 1 KB, {TASKS} tasks"
 MEMORY_MB = 200
 INDEXED = ("id", "priority", "source", "error_type", "group", "correlation_id", "message_id", "next_retry_at")
-ERRORS = [("TimeoutError", Kind.TIMEOUT), ("ValueError", Kind.MALFORMED), ("ConnectionError", Kind.NETWORK)]
+ERRORS = [
+    ("TimeoutError", FailureKind.TIMEOUT),
+    ("ValueError", FailureKind.MALFORMED),
+    ("ConnectionError", FailureKind.NETWORK),
+]
 
 
 def run(*, quick: bool) -> Iterator[Case]:
@@ -196,7 +200,7 @@ async def sizes(place: Path, counts: Sequence[int], turns: int) -> list[tuple[st
         f"group:{(await stores[0].page(limit=1)).heads[0].group}",
         '"step c failed"',
     ):
-        query = parse(text, now=now)
+        query = parse_query(text, now=now)
 
         async def page(store: SqliteStore, query: object = query) -> None:
             heads = (await store.page(query, limit=50)).heads  # type: ignore[arg-type]
@@ -234,7 +238,7 @@ async def claim_and_settle(store: SqliteStore) -> None:
     heads = await claim(store, "bench", 10)
     later = datetime.now(UTC) + timedelta(days=1)
     assert len(heads) == 10
-    assert all(await store.settle([Settlement(head.hold, Retry(at=later)) for head in heads]))
+    assert all(await store.settle([Settlement(head.claim_token, Retry(at=later)) for head in heads]))
 
 
 async def timed(

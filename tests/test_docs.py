@@ -13,7 +13,7 @@ import pytest
 
 from redrive.cli.root import cli
 from redrive.errors import RedriveError
-from redrive.settings import LISTS, SECTIONS
+from redrive.settings import LISTS, SECTIONS, read, variable_name
 from redrive.stores import base
 from redrive.stores.query import FIELDS, SORTABLE
 from redrive.testing.store_suite import StoreSuite
@@ -46,12 +46,12 @@ def rows_of(name: str) -> list[list[str]]:
     "setting", [f"{section}.{name}" for section, (_, known) in SECTIONS.items() for name in known]
 )
 def test_every_setting_is_documented(setting: str) -> None:
-    section, name = setting.split(".")
+    section, _, name = setting.rpartition(".")
     rows = [row for row in rows_of("settings.md") if row[0] in {f"`{setting}`", f"`{name}`"}]
     assert rows, f"docs/reference/settings.md has no row for `{setting}`"
     meaning = SECTIONS[section][1][name].help
     assert any(meaning in row for row in rows), f"`{setting}` means, by the code: {meaning}"
-    variable = f"REDRIVE_{section}_{name}".upper()
+    variable = variable_name(setting)
     assert variable in text_of("settings.md"), f"docs/reference/settings.md does not name {variable}"
 
 
@@ -101,9 +101,17 @@ def test_the_tested_versions_of_python_are_documented() -> None:
 def test_no_setting_is_documented_that_there_is_not() -> None:
     real = {f"{section}.{name}" for section, (_, known) in SECTIONS.items() for name in known}
     written = {
-        found[1] for row in rows_of("settings.md") if (found := re.fullmatch(r"`([a-z]+\.[a-z_]+)`", row[0]))
+        found[1]
+        for row in rows_of("settings.md")
+        if (found := re.fullmatch(r"`([a-z]+(?:\.[a-z_]+)+)`", row[0]))
     }
     assert written == real
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_toml_examples_are_valid_settings(page: Path) -> None:
+    for example in re.findall(r"^```toml\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL):
+        read(tomllib.loads(example))
 
 
 def commands(

@@ -33,7 +33,7 @@ from redrive.serve.condition import Condition
 from redrive.serve.connection import LateStore
 from redrive.serve.crew import Crew
 from redrive.serve.figures import FAMILIES
-from redrive.settings import StoreSettings, read
+from redrive.settings import StoreOptions, read
 from redrive.settings.table import LISTS, SECTIONS
 from redrive.stores.changes import Annotate, Retry, Settlement
 from redrive.stores.memory import MemoryStore
@@ -152,7 +152,7 @@ def a_crew(clock: ManualClock) -> Crew:
         [Source(name="QUEUE")],
         discover,
         broker=BROKER,
-        store_connection=LateStore(StoreSettings(), clock, trouble=ignore, refused=ignore),
+        store_connection=LateStore(StoreOptions(), clock, trouble=ignore, refused=ignore),
     )
 
 

@@ -1,7 +1,7 @@
 """Redrive: the dead-letter system for Python services.
 
-These are the public names. Each is imported from its room when it is first asked for, so that a program pays for
-what it uses, and `redrive --version` for nothing.
+These are the public names. Each is imported from its package on first use, so that a program loads only the parts it
+uses.
 """
 
 from importlib import import_module
@@ -12,57 +12,72 @@ from redrive._version import __version__
 if TYPE_CHECKING:
     from redrive.app import App
     from redrive.clock import Clock, SystemClock
-    from redrive.consume import ConsumeOptions, Context, FloodOptions
+    from redrive.consume import ConsumeBreakerOptions, ConsumeOptions, Context
     from redrive.errors import RedriveError
     from redrive.letters import (
-        Attempt,
+        ClaimToken,
         DeadLetter,
         Failure,
+        FailureKind,
         Headers,
-        Hold,
-        Kind,
         LetterHead,
+        LetterState,
         Message,
         Note,
         Origin,
-        State,
-        Typed,
+        RedriveAttempt,
+        TypedValue,
     )
-    from redrive.letters.event import DeadLetterEvent
+    from redrive.letters.event import DeadLettered
     from redrive.letters.redact import Redactor
-    from redrive.rules import Classification, Classifier, Exponential, Fixed, Listed, Rule, decide, failure_of
-    from redrive.settings import Settings, StoreSettings
+    from redrive.rules import (
+        Classification,
+        Classifier,
+        DelayList,
+        Exponential,
+        Fixed,
+        Rule,
+        decide,
+        failure_from_error,
+    )
+    from redrive.settings import Settings, StoreOptions
     from redrive.stores import open_store
     from redrive.stores.base import Store
-    from redrive.stores.changes import Exhaust, Park, Release, Resolve, Retry, Settlement
-    from redrive.stores.query import Query, parse
+    from redrive.stores.changes import Fail, Park, Resolve, Retry, Settlement, Unclaim
+    from redrive.stores.query import Query, parse_query
+    from redrive.transports import Publication, Target, open_transport
 
 _ROOMS = {
     "redrive.app": ("App",),
     "redrive.clock": ("Clock", "SystemClock"),
-    "redrive.consume": ("ConsumeOptions", "Context", "FloodOptions"),
+    "redrive.consume": ("ConsumeBreakerOptions", "ConsumeOptions", "Context"),
     "redrive.errors": ("RedriveError",),
     "redrive.letters": (
-        "Attempt", "DeadLetter", "Failure", "Headers", "Hold", "Kind", "LetterHead", "Message", "Note", "Origin",
-        "State", "Typed",
+        "ClaimToken", "DeadLetter", "Failure", "FailureKind", "Headers", "LetterHead", "LetterState",
+        "Message", "Note", "Origin", "RedriveAttempt", "TypedValue",
     ),
-    "redrive.letters.event": ("DeadLetterEvent",),
+    "redrive.letters.event": ("DeadLettered",),
     "redrive.letters.redact": ("Redactor",),
-    "redrive.rules": ("Classification", "Classifier", "Exponential", "Fixed", "Listed", "Rule", "decide", "failure_of"),
-    "redrive.settings": ("Settings", "StoreSettings"),
+    "redrive.rules": (
+        "Classification", "Classifier", "DelayList", "Exponential", "Fixed", "Rule", "decide",
+        "failure_from_error",
+    ),
+    "redrive.settings": ("Settings", "StoreOptions"),
     "redrive.stores": ("open_store",),
     "redrive.stores.base": ("Store",),
-    "redrive.stores.changes": ("Exhaust", "Park", "Release", "Resolve", "Retry", "Settlement"),
-    "redrive.stores.query": ("Query", "parse"),
+    "redrive.stores.changes": ("Fail", "Park", "Resolve", "Retry", "Settlement", "Unclaim"),
+    "redrive.stores.query": ("Query", "parse_query"),
+    "redrive.transports": ("Publication", "Target", "open_transport"),
 }  # fmt: skip
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
-    "App", "Attempt", "Classification", "Classifier", "Clock", "ConsumeOptions", "Context", "DeadLetter",
-    "DeadLetterEvent", "Exhaust", "Exponential", "Failure", "Fixed", "FloodOptions", "Headers", "Hold",
-    "Kind", "LetterHead", "Listed", "Message", "Note", "Origin", "Park", "Query", "Redactor",
-    "RedriveError", "Release", "Resolve", "Retry", "Rule", "Settings", "Settlement", "State", "Store",
-    "StoreSettings", "SystemClock", "Typed", "__version__", "decide", "failure_of", "open_store", "parse",
+    "App", "ClaimToken", "Classification", "Classifier", "Clock", "ConsumeBreakerOptions", "ConsumeOptions",
+    "Context", "DeadLetter", "DeadLettered", "DelayList", "Exponential", "Fail", "Failure", "FailureKind",
+    "Fixed", "Headers", "LetterHead", "LetterState", "Message", "Note", "Origin", "Park", "Publication",
+    "Query", "Redactor", "RedriveAttempt", "RedriveError", "Resolve", "Retry", "Rule", "Settings",
+    "Settlement", "Store", "StoreOptions", "SystemClock", "Target", "TypedValue", "Unclaim", "__version__",
+    "decide", "failure_from_error", "open_store", "open_transport", "parse_query",
 ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ watch it from the settings, and runs them inside the author's own asyncio progra
     asyncio.run(app.run())
 
 An option is looked for in this order: `[[sources]]` of the settings (an operator's last word), then the arguments of
-`consume`, then `[consume]` and `[retry]` of the settings, then the default.
+`consume`, then `[consume]` of the settings, then the default.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ import msgspec
 from redrive.clock import Clock, SystemClock
 from redrive.consume import (
     Callback,
+    ConsumeBreakerOptions,
     ConsumeOptions,
     Consumer,
-    FloodOptions,
     Handler,
     Observer,
     Subscription,
@@ -61,7 +61,7 @@ _OF_SOURCE = (
     "dead_letter_exchange",
     "dead_letter_routing_key",
     "queue_type",
-    "group",
+    "consumer_group",
 )
 
 
@@ -111,19 +111,19 @@ class App:
         *,
         prefetch: int | None = None,
         concurrency: int | None = None,
-        time_budget: timedelta | None = None,
+        handler_timeout: timedelta | None = None,
         max_deliveries: int | None = None,
         attempts: int | None = None,
         backoff: Backoff | None = None,
         decoder: Callable[[Any], Any] | None = None,
-        dead_letter: Literal["publish", "reject"] | None = None,
+        dead_letter: Literal["publish", "native"] | None = None,
         dead_letter_queue: str | None = None,
         dead_letter_exchange: str | None = None,
         dead_letter_routing_key: str | None = None,
         queue_type: Literal["quorum", "classic"] | None = None,
-        group: str | None = None,
+        consumer_group: str | None = None,
         best_effort: bool | None = None,
-        flood: FloodOptions | Literal[False] | None = None,
+        breaker: ConsumeBreakerOptions | Literal[False] | None = None,
     ) -> Callable[[F], F]:
         """The decorated function handles the messages of this source. The function itself is not changed."""
         given = {name: value for name, value in locals().items() if name not in ("self", "source", "decoder")}
@@ -148,10 +148,10 @@ class App:
 
     def _subscription(self, wanted: _Wanted) -> Subscription:
         values = {**_defaults(self.settings), **wanted.given, **_last_word(self.settings, wanted.source)}
-        flood = values.pop("flood")
+        breaker = values.pop("breaker")
         options = ConsumeOptions(
-            flood=flood if flood is not False else None,
-            stop_timeout=self.settings.consume.stop_timeout,
+            breaker=breaker if breaker is not False else None,
+            shutdown_timeout=self.settings.consume.shutdown_timeout,
             **{name: values[name] for name in values if name not in (*_OF_SOURCE, "prefetch")},
         )
         return Subscription(wanted.handler, _source(wanted.source, values), options)
@@ -340,33 +340,32 @@ def _source(name: str, values: dict[str, Any]) -> Source:
 
 def _defaults(settings: Settings) -> dict[str, Any]:
     """The options of every source, as the sections of the settings have them."""
-    consume, retry = settings.consume, settings.retry
-    flood: FloodOptions | Literal[False] = False
-    if consume.flood_breaker:
-        flood = FloodOptions(
-            share=consume.flood_share,
-            least=consume.flood_least,
-            pause=consume.flood_pause,
-            longest=consume.flood_longest,
-        )
+    consume, breaker = settings.consume, settings.consume.breaker
     return {
         "prefetch": consume.prefetch,
         "concurrency": consume.concurrency,
-        "time_budget": consume.time_budget,
+        "handler_timeout": consume.handler_timeout,
         "dead_letter": consume.dead_letter,
         "best_effort": consume.best_effort,
-        "max_deliveries": retry.max_deliveries,
-        "attempts": retry.attempts,
-        "backoff": retry.backoff,
-        "flood": flood,
+        "max_deliveries": consume.max_deliveries,
+        "attempts": consume.attempts,
+        "backoff": consume.backoff,
+        "breaker": breaker.enabled
+        and ConsumeBreakerOptions(
+            failure_rate=breaker.failure_rate,
+            window=breaker.window,
+            pause=breaker.pause,
+            max_pause=breaker.max_pause,
+        ),
     }
 
 
 def _last_word(settings: Settings, source: str) -> dict[str, Any]:
-    """What the settings say about this one source."""
+    """The options of this source in `[[sources]]`, without those that only a server uses."""
     entry = next((entry for entry in settings.sources if entry.name == source), None)
     values = {} if entry is None else msgspec.structs.asdict(entry)
-    return {name: value for name, value in values.items() if name != "name" and value is not None}
+    unused = ("name", "redrive_rate")
+    return {name: value for name, value in values.items() if name not in unused and value is not None}
 
 
 def load_app(name: str) -> App:

@@ -26,13 +26,13 @@ from redrive.stores.remote import RemoteStore
 
 PROGRAM = "from redrive.cli import main; main()"
 QUICK = """
-    [serve]
-    broker_port = 0
+    [embedded]
+    port = 0
     management_port = 0
 
     [recover]
-    poll = "50ms"
-    steps = ["100ms"]
+    poll_interval = "50ms"
+    delays = ["100ms"]
 
     [[sources]]
     name = "orders"

@@ -40,21 +40,21 @@ SHOP = """
 """
 ALERTS = """
     [alerts]
-    every = "1s"
-    calm = "1s"
+    interval = "1s"
+    resolve_after = "1s"
 
-    [[notify]]
+    [[notifiers]]
     name = "ops"
-    kind = "mail"
+    type = "mail"
     host = "127.0.0.1"
     port = {port}
     tls = "none"
-    sender = "redrive@example.org"
+    from = "redrive@example.org"
     to = ["ops@example.org"]
 
-    [[notify]]
+    [[notifiers]]
     name = "hook"
-    kind = "json"
+    type = "json"
     url = "{url}/xXsecretXx"
     secret = "s3cret"
 """
@@ -229,7 +229,7 @@ async def test_a_management_api_that_does_not_answer_is_told(tmp_path: Path, rab
 
 async def test_the_share_of_messages_that_die_is_read_from_the_broker(tmp_path: Path) -> None:
     async with receivers() as (_, hook, alerts):
-        settings = alerts.replace('calm = "1s"', 'calm = "1s"\n    probe_every = "1s"')
+        settings = alerts.replace('resolve_after = "1s"', 'resolve_after = "1s"\n    probe_interval = "1s"')
         with serving(tmp_path, settings=settings) as server:
             with channel(server.broker) as amqp:
                 for number in range(100):
@@ -258,7 +258,9 @@ async def test_queue_that_nobody_drains_raises_an_alert_that_ends_with_the_queue
     options: list[str] = []
     rabbitmq_url = ""
     async with receivers() as (_, hook, alerts):
-        settings = alerts.replace('calm = "1s"', 'calm = "1s"\n    probe_every = "1s"') + rule
+        settings = (
+            alerts.replace('resolve_after = "1s"', 'resolve_after = "1s"\n    probe_interval = "1s"') + rule
+        )
         if where == "rabbitmq":
             rabbitmq: RabbitMQ = request.getfixturevalue("rabbitmq")
             rabbitmq_url = rabbitmq.amqp_url
@@ -305,9 +307,9 @@ async def test_alert_names_the_queue_after_a_restart_and_that_it_is_missing(
         arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders.dead"}
         amqp.queue_declare("orders", durable=True, arguments=arguments)
     async with receivers() as (_, hook, alerts):
-        settings = alerts.replace('calm = "1s"', 'calm = "1s"\n    cool_down = "0s"')
+        settings = alerts.replace('resolve_after = "1s"', 'resolve_after = "1s"\n    cooldown = "0s"')
         settings = settings.replace(
-            '[[sources]]\n    name = "orders"', '[collect]\n    queues = ["orders.dead"]'
+            '[[sources]]\n    name = "orders"', '[broker]\n    dead_letter_queues = ["orders.dead"]'
         )
         with serving(tmp_path, "--broker", url, settings=settings) as server:
             with channel(url) as amqp:
@@ -351,7 +353,9 @@ async def test_ratio_of_dead_letters_is_measured_on_kafka(tmp_path: Path, kafka:
     consumer.commit(offsets=passed, asynchronous=False)
     consumer.close()
     async with receivers() as (_, hook, alerts):
-        settings = alerts.replace('calm = "1s"', 'calm = "1s"\n    probe_every = "1s"').replace(
+        settings = alerts.replace(
+            'resolve_after = "1s"', 'resolve_after = "1s"\n    probe_interval = "1s"'
+        ).replace(
             'name = "orders"', f'name = "{orders}"\n    group = "{group}"\n    dead_letter_queue = "{dead}"'
         )
         with serving(tmp_path, "--broker", kafka.url, settings=settings) as server:
@@ -375,7 +379,7 @@ async def test_dead_letters_that_no_collector_takes_raise_an_alert_until_they_ar
             amqp.basic_qos(prefetch_count=1)
             next(amqp.consume("legacy.dead", exclusive=True))
             settings = alerts.replace(
-                '[[sources]]\n    name = "orders"', '[collect]\n    queues = ["legacy.dead"]'
+                '[[sources]]\n    name = "orders"', '[broker]\n    dead_letter_queues = ["legacy.dead"]'
             )
             with serving(tmp_path, "--broker", rabbitmq.amqp_url, settings=settings + rule) as server:
                 told = await told_of(hook, "dlq-uncollected")

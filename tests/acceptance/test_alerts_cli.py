@@ -28,12 +28,12 @@ def shop(tmp_path: Path) -> Shop:
 
 
 def notifier(name: str, kind: str, **keys: Any) -> str:
-    lines = [f"{key} = {json.dumps(value)}" for key, value in {"name": name, "kind": kind, **keys}.items()]
-    return "\n".join(["[[notify]]", *lines, ""])
+    lines = [f"{key} = {json.dumps(value)}" for key, value in {"name": name, "type": kind, **keys}.items()]
+    return "\n".join(["[[notifiers]]", *lines, ""])
 
 
 def by_mail(port: int, **keys: Any) -> str:
-    fields = {"host": "127.0.0.1", "port": port, "tls": "none", "sender": "redrive@example.org"}
+    fields = {"host": "127.0.0.1", "port": port, "tls": "none", "from": "redrive@example.org"}
     return notifier("mail", "mail", **fields, to=["ops@example.org"], **keys)
 
 
@@ -115,8 +115,8 @@ async def test_a_test_alert_arrives_everywhere_and_is_marked_as_one(shop: Shop) 
     box, hook = Box(), Hook()
     async with mail_server(box) as port, web_server(hook) as address:
         # A test reaches also those who want to hear of little else.
-        settings = by_mail(port, least="critical", queues="orders.*") + notifier(
-            "chat", "slack", url="env:CHAT", escalated=True
+        settings = by_mail(port, min_severity="critical", queue_pattern="orders.*") + notifier(
+            "chat", "slack", url="env:CHAT", escalations_only=True
         )
         done = await run(shop, settings, "test", CHAT=f"{address}/T0/secret-path")
     assert (done.returncode, done.stderr) == (0, "")
@@ -189,9 +189,12 @@ async def test_those_who_never_answer_are_not_waited_for_longer_than_they_may_ta
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ("[[alert_rules]]\nname = 'dlq-dept'\noff = true\n", "did you mean 'dlq-depth'?"),
+        ("[[alert_rules]]\nname = 'dlq-dept'\nenabled = false\n", "did you mean 'dlq-depth'?"),
         (notifier("chat", "slack", url="env:NOT_SET"), "notifier 'chat': the variable NOT_SET is not set"),
-        ("[[maintenance]]\nlasts = '1h'\ncron = 'at night'\n", "cron 'at night' is not understood"),
+        (
+            "[[maintenance_windows]]\nduration = '1h'\ncron = 'at night'\n",
+            "cron 'at night' is not understood",
+        ),
     ],
     ids=["rule", "notifier", "window"],
 )

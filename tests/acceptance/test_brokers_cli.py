@@ -16,8 +16,8 @@ import pytest
 from confluent_kafka import Consumer
 
 from redrive.clock import SystemClock
-from redrive.letters import DeadLetter, Message, Origin, State
-from redrive.settings import StoreSettings
+from redrive.letters import DeadLetter, LetterState, Message, Origin
+from redrive.settings import StoreOptions
 from redrive.stores import open_store
 from redrive.stores.base import Store
 from redrive.stores.brokers import KnownBroker, known_brokers, register
@@ -80,7 +80,7 @@ def unconfirmed(shop: Shop, *given: DeadLetter) -> None:
         await store.add(given)
         ids = [letter.id for letter in given]
         held = await store.take(ids, "worker-1")
-        await store.extend([head.hold for head in held], lease=timedelta(milliseconds=1), sent=True)
+        await store.extend([head.claim_token for head in held], lease=timedelta(milliseconds=1), sent=True)
         await asyncio.sleep(0.01)
         assert len(await store.overdue(broker=given[0].broker, lease=MINUTE)) == len(given)
 
@@ -326,7 +326,7 @@ def test_unconfirmed_letters_are_shown_and_resolved_by_a_person(shop: Shop) -> N
     assert "dlq_processing (unconfirmed: redriven" in shop.ok("show", first.id)
     assert shop.ok("resolve", first.id, "--reason", "seen in the shop", "--yes") == "1 letter resolved\n"
     letter, other = shop.whole(first.id, second.id)
-    assert (letter.state, letter.presumed, letter.unconfirmed) == (State.RESOLVED, False, False)
+    assert (letter.state, letter.presumed, letter.unconfirmed) == (LetterState.RESOLVED, False, False)
     assert letter.attempts[-1].detail == "confirmed by anna: seen in the shop"
     assert other.unconfirmed
     answer = shop.json("resolve", "--where", "unconfirmed:yes", "--reason", "so was it", "--yes")
@@ -342,7 +342,7 @@ def test_resolve_refuses_letters_that_are_not_unconfirmed_and_says_why(shop: Sho
     async def work(store: Store) -> None:
         await store.take([claimed.id], "worker-7")
         (head,) = await store.take([sent.id], "worker-1")
-        await store.extend([head.hold], sent=True)
+        await store.extend([head.claim_token], sent=True)
 
     shop.store(work)
     done = shop.run("resolve", "--where", "source:orders", "--reason", "seen", "--yes")
@@ -388,7 +388,7 @@ def test_letter_shows_how_often_it_came_back_over_all_cycles(shop: Shop) -> None
         await store.add([old])
         for _ in range(2):
             (head,) = await store.take([old.id], "worker-1")
-            await store.settle([Settlement(head.hold, Retry(at=SystemClock().now()))])
+            await store.settle([Settlement(head.claim_token, Retry(at=SystemClock().now()))])
 
     shop.store(work)
     assert "came back      2 times" in shop.ok("show", old.id).splitlines()
@@ -524,7 +524,7 @@ def _letters_of(name: str, source: str, count: int, prefix: str, **fields: Any) 
 
 def _in_store(url: str, given: list[DeadLetter]) -> None:
     async def work() -> None:
-        store = await open_store(StoreSettings(url=url))
+        store = await open_store(StoreOptions(url=url))
         try:
             await store.add(given)
         finally:

@@ -27,7 +27,7 @@ from tests.acceptance.told import Told
 from tests.services import RabbitMQServer
 from tests.services.server import Server
 
-NO_FLOOD = read({"consume": {"flood_breaker": False, "stop_timeout": "5s"}, "retry": {"backoff": "10ms"}})
+NO_FLOOD = read({"consume": {"breaker": {"enabled": False}, "shutdown_timeout": "5s", "backoff": "10ms"}})
 BOTH = pytest.mark.parametrize("queue_type", ["quorum", "classic"])
 
 
@@ -206,7 +206,7 @@ async def test_a_handler_that_hangs_is_ended_and_its_message_dead_lettered(broke
     told, outside = Told(), Outside(broker_url)
     app = an_app(broker_url, told)
 
-    @app.consume("orders", time_budget=timedelta(milliseconds=100))
+    @app.consume("orders", handler_timeout=timedelta(milliseconds=100))
     async def handle(order: Order) -> None:
         await asyncio.sleep(3600)
 
@@ -380,7 +380,7 @@ async def test_stopping_while_dead_letters_cannot_be_written_loses_nothing(
     broker_url: str, queue_type: Any
 ) -> None:
     told, outside = Told(), Outside(broker_url)
-    settings = read({"consume": {"stop_timeout": "1s", "flood_breaker": False}})
+    settings = read({"consume": {"shutdown_timeout": "1s", "breaker": {"enabled": False}}})
     app = an_app(broker_url, told, settings)
 
     @app.consume("orders", queue_type=queue_type)
@@ -402,7 +402,7 @@ async def test_what_the_broker_itself_moves_is_rejected_to_its_dead_letter_excha
     told, outside = Told(), Outside(broker_url)
     app = an_app(broker_url, told)
 
-    @app.consume("orders", dead_letter="reject")
+    @app.consume("orders", dead_letter="native")
     async def handle(order: Order) -> None:
         raise PermissionError("no")
 
@@ -431,7 +431,7 @@ async def test_a_handler_may_give_back_for_later(broker_url: str, queue_type: An
         assert context.message.message_id == "m-1"
         assert context.origin.routing_key == "orders"
         if context.delivery_count == 1:
-            context.give_back("2s")
+            context.requeue("2s")
         done.set()
 
     async with app:
@@ -512,5 +512,5 @@ async def test_a_broker_that_blocks_gets_no_dead_letters_and_keeps_the_messages(
 
 
 def test_the_options_used_here_are_those_that_are_meant() -> None:
-    assert NO_FLOOD.retry.backoff == Fixed(timedelta(milliseconds=10))
-    assert not NO_FLOOD.consume.flood_breaker
+    assert NO_FLOOD.consume.backoff == Fixed(timedelta(milliseconds=10))
+    assert not NO_FLOOD.consume.breaker.enabled

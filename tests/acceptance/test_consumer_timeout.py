@@ -58,7 +58,7 @@ class Slow:
 
 @asynccontextmanager
 async def consuming(url: str, handler: Slow, seen: Seen) -> AsyncIterator[None]:
-    settings = read({"consume": {"flood_breaker": False, "stop_timeout": "5s"}})
+    settings = read({"consume": {"breaker": {"enabled": False}, "shutdown_timeout": "5s"}})
     transport = RabbitTransport(url, SystemClock(), on_event=seen.event)
     app = App(transport, settings=settings, observers=(seen,))
     app.consume("orders")(handler)

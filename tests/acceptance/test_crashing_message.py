@@ -110,7 +110,7 @@ class Topic:
     def __init__(self, at: Kafka) -> None:
         self.url = f"{at.url}?session.timeout.ms=2000&heartbeat.interval.ms=200&group={at.name('shop')}"
         self.source = at.name("orders")
-        self.options = f"group={at.name('shop')!r}"
+        self.options = f"consumer_group={at.name('shop')!r}"
         self._at = at
         at.topic("orders")
 

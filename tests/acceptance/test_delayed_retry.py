@@ -67,7 +67,7 @@ async def test_failed_deliveries_are_delayed_by_the_broker_or_the_option_is_refu
     handler = Failing(4)
     app = App(
         open_transport(world.at.amqp_url, SystemClock()),
-        settings=read({"consume": {"flood_breaker": False, "stop_timeout": "5s"}}),
+        settings=read({"consume": {"breaker": {"enabled": False}, "shutdown_timeout": "5s"}}),
         observers=(),
     )
     app.consume("orders", attempts=1, max_deliveries=5)(handler)

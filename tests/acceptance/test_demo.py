@@ -34,7 +34,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Complete
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, "demo", "--seconds", "20", "--json"],
         cwd=place,
-        env={**clean_environment(), "TMPDIR": str(place), "REDRIVE_RECOVER_STEPS": '["1h"]'},
+        env={**clean_environment(), "TMPDIR": str(place), "REDRIVE_RECOVER_DELAYS": '["1h"]'},
         capture_output=True,
         text=True,
         check=False,

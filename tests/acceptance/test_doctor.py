@@ -23,7 +23,7 @@ from tests.services import RabbitMQ, RabbitMQServer
 __all__ = ["broker"]
 
 ORDERS = Source(name="orders")
-REJECTS = Source(name="orders", dead_letter="reject")
+REJECTS = Source(name="orders", dead_letter="native")
 CLASSIC = Source(name="orders", queue_type="classic")
 TO_DLX: dict[str, Any] = {"x-dead-letter-exchange": "orders.dlx"}
 QUORUM: dict[str, Any] = {"x-queue-type": "quorum"}

@@ -105,7 +105,7 @@ def test_server_hands_the_switches_to_its_embedded_broker(tmp_path: Path) -> Non
         "0",
         "--management-port",
         "0",
-        settings=f"{OFF}\n[collect]\ndiscover = false\n",
+        settings=f"{OFF}collect_all = false\n",
     )
     try:
         with channel(server.broker) as there:

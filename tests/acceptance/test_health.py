@@ -31,12 +31,12 @@ SETTINGS = (
     broker_interval = "1s"
 
     [alerts]
-    every = "1s"
-    calm = "1s"
+    interval = "1s"
+    resolve_after = "1s"
 
-    [[notify]]
+    [[notifiers]]
     name = "hook"
-    kind = "json"
+    type = "json"
     url = "{hook}"
 """
 )

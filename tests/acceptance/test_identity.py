@@ -15,7 +15,7 @@ import pytest
 
 from redrive import App, Context
 from redrive.clock import SystemClock
-from redrive.letters import Message, State
+from redrive.letters import LetterState, Message
 from redrive.letters.redrive import PRIVATE
 from redrive.recover.confirmer import Confirmer
 from redrive.rules import StrategyOptions
@@ -67,7 +67,7 @@ async def test_copies_of_a_replay_that_die_elsewhere_are_letters_of_that_queue(
             audit.error = DENIED
             await way.replay(*[head.id for head in heads], sending=SendOptions(to="exchange"))
             await way.until_letters(2 * COUNT)
-            state = (State.PENDING, 1) if orders_fails else (State.RESOLVED, 1)
+            state = (LetterState.PENDING, 1) if orders_fails else (LetterState.RESOLVED, 1)
 
             async def settled() -> bool:
                 found = [
@@ -127,7 +127,9 @@ async def test_handler_that_forwards_its_headers_loses_no_message_and_blames_no_
                 pass
 
             async def resolved() -> bool:
-                found = Counter((head.source, head.state is State.RESOLVED) for head in await way.heads())
+                found = Counter(
+                    (head.source, head.state is LetterState.RESOLVED) for head in await way.heads()
+                )
                 return found == {("orders", True): COUNT, ("payments", False): COUNT}
 
             await way.until(resolved, "orders are resolved, payments have letters of their own")
@@ -181,7 +183,7 @@ async def test_ids_and_counts_stay_with_a_letter_over_all_redrives_and_copies(
             for redrives in range(1, 4):
                 way.clock.advance(60 * MINUTE)
                 assert await way.worker.turn() == 1
-                state = State.PENDING if redrives < 3 else State.FAILED
+                state = LetterState.PENDING if redrives < 3 else LetterState.FAILED
                 await way.until_state(state, redrives, head.id)
             assert [attempt for _, _, attempt in seen] == [None, 1, 2, 3]
             assert {correlation for correlation, _, _ in seen} == {head.correlation_id}
@@ -190,7 +192,7 @@ async def test_ids_and_counts_stay_with_a_letter_over_all_redrives_and_copies(
             await way.replay(head.id, copies=True)
             copies = await way.until_letters(2)
             copy = await way.whole(next(each.id for each in copies if each.id != head.id))
-            await way.until_state(State.FAILED, 1, copy.id)
+            await way.until_state(LetterState.FAILED, 1, copy.id)
             assert attempts_of(await way.whole(copy.id)) == 4
             assert seen[-1] == (head.correlation_id, head.id, 4)
 
@@ -235,7 +237,7 @@ async def test_consumer_that_is_down_for_hours_resolves_nothing(broker_url: str,
             assert await confirmer.turn() == COUNT
         heads = await way.heads()
         assert {(head.state, head.unconfirmed, head.presumed) for head in heads} == {
-            (State.PROCESSING, True, False)
+            (LetterState.PROCESSING, True, False)
         }
         assert way.outside.depth("orders") == COUNT
         # When it is back, its verdicts resolve the letters all the same.
@@ -244,7 +246,7 @@ async def test_consumer_that_is_down_for_hours_resolves_nothing(broker_url: str,
 
             async def resolved() -> bool:
                 found = {(head.state, head.presumed, head.unconfirmed) for head in await way.heads()}
-                return found == {(State.RESOLVED, False, False)}
+                return found == {(LetterState.RESOLVED, False, False)}
 
             await way.until(resolved, "late verdicts resolve the letters")
 
@@ -269,11 +271,11 @@ async def test_redrives_that_a_consumer_without_verdicts_took_are_presumed_with_
             assert (await way.the_letter()).unconfirmed
             assert len(await asyncio.to_thread(way.outside.take, "orders")) == 1, "taken by another client"
             turns = 0
-            while (await way.the_letter()).state is State.PROCESSING:
+            while (await way.the_letter()).state is LetterState.PROCESSING:
                 clock.advance(16 * MINUTE)
                 await confirmer.turn()
                 turns += 1
                 assert turns < 20, "the queue is empty, and nothing died"
             assert turns >= 5, "not before another verdict timeout"
         letter = await way.the_letter()
-        assert (letter.state, letter.presumed, letter.unconfirmed) == (State.RESOLVED, True, False)
+        assert (letter.state, letter.presumed, letter.unconfirmed) == (LetterState.RESOLVED, True, False)

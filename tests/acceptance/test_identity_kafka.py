@@ -12,7 +12,7 @@ from redrive import App, Context
 from redrive.clock import SystemClock
 from redrive.collect import Collector, VerdictCollector
 from redrive.collect.reading import Reader
-from redrive.letters import LetterHead, Message, State
+from redrive.letters import LetterHead, LetterState, Message
 from redrive.letters.redact import Redactor
 from redrive.letters.verdict import QUEUE
 from redrive.recover.breaker import Breakers
@@ -26,11 +26,11 @@ from redrive.stores.memory import MemoryStore
 from redrive.transports.kafka import KafkaTransport
 from tests.services import Kafka
 
-NO_FLOOD = read({"consume": {"flood_breaker": False, "stop_timeout": "5s"}, "retry": {"backoff": "10ms"}})
+NO_FLOOD = read({"consume": {"breaker": {"enabled": False}, "shutdown_timeout": "5s", "backoff": "10ms"}})
 QUICK = "session.timeout.ms=6000&heartbeat.interval.ms=500&publish_timeout=5s"
 PATIENCE = 60.0
 TIMEOUT = timedelta(seconds=2)
-STRATEGY = StrategyOptions(recheck=timedelta(seconds=1))
+STRATEGY = StrategyOptions(recheck_interval=timedelta(seconds=1))
 
 
 class Shop:
@@ -48,7 +48,7 @@ class Shop:
 
     def app(self, group: str, handle: Callable[..., Awaitable[None]]) -> App:
         app = App(self.url(group), settings=NO_FLOOD, observers=())
-        app.consume(self.topic, attempts=1, max_deliveries=1, group=self.kafka.name(group))(handle)
+        app.consume(self.topic, attempts=1, max_deliveries=1, consumer_group=self.kafka.name(group))(handle)
         return app
 
     @asynccontextmanager
@@ -104,7 +104,7 @@ class Shop:
 
     async def redrive(self) -> None:
         """Make everything due, and send it."""
-        ids = [head.id for head in await self.letters() if head.state is State.PENDING]
+        ids = [head.id for head in await self.letters() if head.state is LetterState.PENDING]
         await self.store.apply(Schedule(self.clock.now()), ids, by="test")
         assert await self.worker.turn() == len(ids)
 
@@ -151,14 +151,16 @@ async def test_only_the_group_that_failed_processes_and_resolves_a_redrive(kafka
             skipped.append(count)
 
     audit = App(shop.url("audit"), settings=NO_FLOOD, observers=[Watching()])
-    audit.consume(shop.topic, attempts=1, max_deliveries=1, group=kafka.name("audit"))(handler("audit"))
+    audit.consume(shop.topic, attempts=1, max_deliveries=1, consumer_group=kafka.name("audit"))(
+        handler("audit")
+    )
     async with shop.app("shop", handler("shop")) as app, audit, shop.serving(*dead_letters):
         await app.publish(shop.topic, b"order 1")
         (letter,) = await shop.until(lambda heads: len(heads) == 1)
         assert letter.consumer_group == kafka.name("shop")
         for redrives in range(1, failures + 1):
             await shop.redrive()
-            wanted = State.PENDING if redrives < failures else State.RESOLVED
+            wanted = LetterState.PENDING if redrives < failures else LetterState.RESOLVED
             await shop.until(
                 lambda heads, wanted=wanted, redrives=redrives: (
                     [  # type: ignore[misc]
@@ -185,7 +187,7 @@ async def test_redrive_to_a_group_without_members_is_not_sent(kafka: Kafka) -> N
         end = await _records(kafka, shop.topic)
         await shop.redrive()
         (letter,) = await shop.letters()
-        assert (letter.state, letter.dlq_retry_count, letter.sent_at) == (State.PENDING, 0, None)
+        assert (letter.state, letter.dlq_retry_count, letter.sent_at) == (LetterState.PENDING, 0, None)
         assert "has no members and no committed offsets" in shop.worker.undeliverable[shop.topic]
         assert await _records(kafka, shop.topic) == end
         (line,) = [line for line in await shop.store.journal(letter.id) if line.action == "release"]
@@ -202,14 +204,14 @@ async def test_redrive_that_a_foreign_consumer_passed_is_unconfirmed_then_presum
                 await shop.confirmer.turn()
                 await asyncio.sleep(0.1)
         (letter,) = await shop.letters()
-        assert letter.state is State.PROCESSING, "no consumer has read it yet"
+        assert letter.state is LetterState.PROCESSING, "no consumer has read it yet"
         await asyncio.to_thread(_read_all, kafka, shop.topic, kafka.name("shop"))
         async with asyncio.timeout(PATIENCE):
-            while (await shop.letters())[0].state is State.PROCESSING:
+            while (await shop.letters())[0].state is LetterState.PROCESSING:
                 await shop.confirmer.turn()
                 await asyncio.sleep(0.1)
         (letter,) = await shop.letters()
-        assert (letter.state, letter.presumed) == (State.RESOLVED, True)
+        assert (letter.state, letter.presumed) == (LetterState.RESOLVED, True)
 
 
 async def test_redrive_whose_group_is_gone_before_it_was_read_is_pending_again(kafka: Kafka) -> None:
@@ -219,11 +221,11 @@ async def test_redrive_whose_group_is_gone_before_it_was_read_is_pending_again(k
         await shop.redrive()
         await _delete_group(kafka, kafka.name("shop"))
         async with asyncio.timeout(PATIENCE):
-            while (await shop.letters())[0].state is State.PROCESSING:
+            while (await shop.letters())[0].state is LetterState.PROCESSING:
                 await shop.confirmer.turn()
                 await asyncio.sleep(0.2)
         (letter,) = await shop.letters()
-        assert (letter.state, letter.dlq_retry_count, letter.unconfirmed) == (State.PENDING, 1, False)
+        assert (letter.state, letter.dlq_retry_count, letter.unconfirmed) == (LetterState.PENDING, 1, False)
         (whole,) = await shop.store.load([letter.id])
         assert [attempt.result for attempt in whole.attempts] == ["unconfirmed"]
 

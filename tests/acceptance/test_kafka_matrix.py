@@ -40,7 +40,7 @@ from tests.acceptance.told import Told
 from tests.services import Kafka
 from tests.unit.formats.onex_facts import BODY, EXAMPLE, EXAMPLE_HEADERS, FAILED_AT, SCHEMA, TOPIC, UUID_TEXT
 
-QUIET = {"consume": {"flood_breaker": False, "stop_timeout": "5s"}, "retry": {"backoff": "10ms"}}
+QUIET = {"consume": {"breaker": {"enabled": False}, "shutdown_timeout": "5s", "backoff": "10ms"}}
 NO_FLOOD = read(QUIET)
 QUICK = "session.timeout.ms=2000&heartbeat.interval.ms=200&publish_timeout=5s"
 
@@ -251,7 +251,7 @@ async def test_a_retryable_failure_that_heals_is_completed(world: World) -> None
 async def test_a_handler_that_hangs_is_ended_and_its_message_dead_lettered(world: World) -> None:
     app = world.app()
 
-    @app.consume(world.orders, time_budget=timedelta(milliseconds=100))
+    @app.consume(world.orders, handler_timeout=timedelta(milliseconds=100))
     async def handle(order: Order) -> None:
         await asyncio.sleep(3600)
 
@@ -276,7 +276,7 @@ async def test_a_handler_may_dead_letter_and_may_give_back_for_later(world: Worl
             context.dead_letter("CustomBusinessRule", "duplicate invoice")
         counts.append((context.delivery_count, asyncio.get_running_loop().time()))
         if context.delivery_count == 1:
-            context.give_back("1s")
+            context.requeue("1s")
         done.set()
 
     async with app:
@@ -453,7 +453,7 @@ async def test_dead_letters_are_collected_and_sent_back_to_their_partition_with_
         for _ in range(2):  # the first redrive dies again, the second one lives
             (head,) = await store.take([letters[b"ours"].id], "test")
             letter = (await store.load([head.id]))[0]
-            sent = publication(letter, head.hold, SendOptions(to="partition"))
+            sent = publication(letter, head.claim_token, SendOptions(to="partition"))
             assert not any(await transport.publish([sent]))
             async with asyncio.timeout(30):
                 while collector.counts.returned < 1 and not healed.is_set():  # noqa: ASYNC110
@@ -494,10 +494,10 @@ async def test_the_example_of_seed_003_is_reproduced_field_by_field(kafka: Kafka
         await outside.send(*[b"{}"] * 42, topic=TOPIC, partition=3)
         headers = [("correlation_id", UUID_TEXT.encode())]
         await outside.send(BODY, topic=TOPIC, partition=3, key=b"order-12345", headers=headers)
-        url = f"{kafka.url}/?format=onex&environment=dev&{QUICK}"
+        url = f"{kafka.url}/?dead_letter_format=onex&environment=dev&{QUICK}"
         app = App(url, settings=NO_FLOOD, on_dead_letter=[told], clock=ThenClock())
 
-        @app.consume(TOPIC, group="order-service", attempts=1, max_deliveries=3)
+        @app.consume(TOPIC, consumer_group="order-service", attempts=1, max_deliveries=3)
         async def handle(body: bytes) -> None:
             if body == BODY:
                 raise InfraTimeoutError("Database connection timeout after 30s")

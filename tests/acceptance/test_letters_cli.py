@@ -21,10 +21,10 @@ from typing import Any
 import pytest
 
 from redrive.clock import SystemClock
-from redrive.letters import State
+from redrive.letters import LetterState
 from redrive.stores import cold_files
 from redrive.stores.base import Store
-from redrive.stores.changes import Exhaust, Park, Resolve, Settlement
+from redrive.stores.changes import Fail, Park, Resolve, Settlement
 from redrive.stores.sqlite import SqliteStore
 from redrive.testing import a_letter, letters
 from redrive.testing.factories import a_failure, a_message
@@ -49,11 +49,11 @@ def full(shop: Shop) -> Shop:
         await store.add(orders)
         await store.add(payments)
         ids = [letter.id for letter in orders]
-        held = {head.id: head.hold for head in await store.take(ids[:4], "worker-1")}
+        held = {head.id: head.claim_token for head in await store.take(ids[:4], "worker-1")}
         await store.settle(
             [
                 Settlement(held[ids[1]], Park(detail="needs a person")),
-                Settlement(held[ids[2]], Exhaust(detail="too often")),
+                Settlement(held[ids[2]], Fail(detail="too often")),
                 Settlement(held[ids[3]], Resolve()),
             ]
         )
@@ -318,8 +318,8 @@ def test_an_edit_is_a_copy_that_names_its_original_which_is_put_away(full: Shop)
     assert made["id"] == old
     assert {"where": "body", "path": "/order", "before": 12345, "after": 7} in made["changes"]
     original, copy = full.whole(old, made["copy"])
-    assert (original.state, original.message.body) == (State.ARCHIVED, b'{"order": 12345}')
-    assert (copy.state, copy.message.body, copy.derived_from) == (State.PENDING, b'{"order":7}', old)
+    assert (original.state, original.message.body) == (LetterState.ARCHIVED, b'{"order": 12345}')
+    assert (copy.state, copy.message.body, copy.derived_from) == (LetterState.PENDING, b'{"order":7}', old)
     assert dict(copy.message.headers) == {"x-tenant": "south"}
     assert made["copy"] in full.ok("show", old)
     assert re.search(rf"^derived from +{old}$", full.ok("show", made["copy"]), re.MULTILINE)

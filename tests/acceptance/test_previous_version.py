@@ -15,8 +15,8 @@ from pathlib import Path
 import pika
 import pytest
 
-from redrive.letters import DeadLetter, LetterHead, State
-from redrive.settings import StoreSettings
+from redrive.letters import DeadLetter, LetterHead, LetterState
+from redrive.settings import StoreOptions
 from redrive.stores import open_store
 from tests.acceptance.serving import Process, Serving, redrive, until
 from tests.services import RabbitMQ
@@ -26,6 +26,20 @@ ROOT = Path(__file__).resolve().parents[2]
 COUNT = 12
 QUEUE = "orders"
 SETTINGS = """
+    [recover]
+    poll_interval = "50ms"
+    delays = ["100ms"]
+    max_cpu = 1.0
+    max_memory = 1.0
+
+    [consume.breaker]
+    enabled = false
+
+    [[sources]]
+    name = "orders"
+    queue_type = "classic"
+"""
+PREVIOUS_SETTINGS = """
     [recover]
     poll = "50ms"
     steps = ["100ms"]
@@ -97,7 +111,13 @@ def handled(place: Path) -> list[bytes]:
     return sorted(file.read_bytes().splitlines()) if file.exists() else []
 
 
+def settings_of(source: Path | None) -> str:
+    """The same settings with the names of this version (None) or of the previous one."""
+    return SETTINGS if source is None else PREVIOUS_SETTINGS
+
+
 def consume(place: Path, url: str, source: Path | None) -> Process:
+    (place / "redrive.toml").write_text(textwrap.dedent(settings_of(source)))
     (place / "shop.py").write_text(textwrap.dedent(SHOP.format(url=url)))
     shop = Process(place, "consume", "shop", source=source)
     shop.until_it_says("redrive consume")
@@ -105,7 +125,7 @@ def consume(place: Path, url: str, source: Path | None) -> Process:
 
 
 async def stored(place: Path) -> list[DeadLetter]:
-    store = await open_store(StoreSettings(url=f"sqlite:{place / 'data' / 'redrive.db'}"))
+    store = await open_store(StoreOptions(url=f"sqlite:{place / 'data' / 'redrive.db'}"))
     try:
         heads: tuple[LetterHead, ...] = (await store.page(limit=1000)).heads
         return await store.load([head.id for head in heads])
@@ -123,7 +143,9 @@ def test_letters_are_redriven_and_resolved_across_versions(
     tmp_path: Path, rabbitmq: RabbitMQ, mixed: tuple[Path | None, Path | None]
 ) -> None:
     of_server, of_consumer = mixed
-    server = Serving(tmp_path, "--broker", rabbitmq.amqp_url, settings=SETTINGS, source=of_server)
+    server = Serving(
+        tmp_path, "--broker", rabbitmq.amqp_url, settings=settings_of(of_server), source=of_server
+    )
     shop = consume(tmp_path, rabbitmq.amqp_url, of_consumer)
     try:
         publish(rabbitmq.amqp_url)
@@ -136,7 +158,7 @@ def test_letters_are_redriven_and_resolved_across_versions(
         server.end()
 
     letters = asyncio.run(stored(tmp_path))
-    assert [letter.state for letter in letters] == [State.RESOLVED] * COUNT
+    assert [letter.state for letter in letters] == [LetterState.RESOLVED] * COUNT
     assert not any(letter.presumed for letter in letters)
     assert [[attempt.result for attempt in letter.attempts] for letter in letters] == [["resolved"]] * COUNT
     assert sorted(letter.message.body or b"" for letter in letters) == wanted
@@ -149,7 +171,7 @@ def test_server_of_this_version_takes_over_the_letters_of_the_previous_one(
     tmp_path: Path, rabbitmq: RabbitMQ, previous: Path
 ) -> None:
     """The store is migrated, its letters are assigned to the one broker of their kind, and go on where they were."""
-    settings = SETTINGS.replace('steps = ["100ms"]', 'steps = ["1h"]')
+    settings = settings_of(previous).replace('steps = ["100ms"]', 'steps = ["1h"]')
     server = Serving(tmp_path, "--broker", rabbitmq.amqp_url, settings=settings, source=previous)
     shop = consume(tmp_path, rabbitmq.amqp_url, previous)
     try:
@@ -158,6 +180,7 @@ def test_server_of_this_version_takes_over_the_letters_of_the_previous_one(
         until(lambda: server.metric(collected) == COUNT, "all letters are collected", 60)
     finally:
         server.end()
+    settings = SETTINGS.replace('delays = ["100ms"]', 'delays = ["1h"]')
     newer = Serving(tmp_path, "--broker", rabbitmq.amqp_url, settings=settings)
     try:
         until(
@@ -170,7 +193,7 @@ def test_server_of_this_version_takes_over_the_letters_of_the_previous_one(
         replayed = redrive(tmp_path, "replay", *ids, *words)
         assert replayed.returncode == 0, replayed.stderr
         until(
-            lambda: {head.state for head in asyncio.run(newer.heads())} == {State.RESOLVED},
+            lambda: {head.state for head in asyncio.run(newer.heads())} == {LetterState.RESOLVED},
             "verdicts of the previous consumer resolve them",
             60,
         )

@@ -27,7 +27,7 @@ from tests.acceptance.serving import PROGRAM
 from tests.acceptance.shop import Queue, Shop
 from tests.services import RabbitMQ
 
-BUSY = {"REDRIVE_RECOVER_CPU_BELOW": "0.01", "REDRIVE_RECOVER_MEMORY_BELOW": "0.01"}
+BUSY = {"REDRIVE_RECOVER_MAX_CPU": "0.01", "REDRIVE_RECOVER_MAX_MEMORY": "0.01"}
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pika
 import pytest
 from confluent_kafka import Consumer
 
-from redrive.letters import DeadLetter, Message, Origin, State
+from redrive.letters import DeadLetter, LetterState, Message, Origin
 from redrive.stores.base import Store
 from redrive.stores.changes import Resolve, Settlement
 from redrive.stores.remote import RemoteStore
@@ -166,7 +166,7 @@ def test_letters_whose_message_was_processed_already_are_left_out(
     async def fill(store: Store) -> None:
         await store.add([*thrice, once, nameless])
         (head,) = await store.take([thrice[0].id], "worker-1")
-        await store.settle([Settlement(head.hold, Resolve())])
+        await store.settle([Settlement(head.claim_token, Resolve())])
 
     shop.store(fill)
     # When those that are open are sent, but for what is done
@@ -175,7 +175,7 @@ def test_letters_whose_message_was_processed_already_are_left_out(
     assert answer["outcomes"] == {"sent": 2, "skipped": 2}
     assert {headers["redrive-id"] for headers, _ in orders.got()} == {once.id, nameless.id}
     left = shop.whole(thrice[1].id, thrice[2].id)
-    assert [letter.state for letter in left] == [State.PENDING] * 2
+    assert [letter.state for letter in left] == [LetterState.PENDING] * 2
     items = shop.json("operations", answer["id"])["items"]
     assert {item["detail"] for item in items if item["outcome"] == "skipped"} == {
         "its message was processed already"
@@ -272,7 +272,7 @@ def test_a_replay_stops_when_as_many_die_again_as_were_named(shop: Shop, tmp_pat
         assert operation["state"] == "stopped"
         assert f"go on with: redrive replay --resume {operation['id']}" in said
         left = _on(server, lambda store: store.load([letter.id for letter in listed[5:]]))
-        assert {(letter.state, letter.dlq_retry_count) for letter in left} == {(State.PENDING, 0)}
+        assert {(letter.state, letter.dlq_retry_count) for letter in left} == {(LetterState.PENDING, 0)}
 
 
 def test_a_replay_goes_on_while_fewer_die_again_than_were_named(shop: Shop, tmp_path: Path) -> None:
@@ -314,8 +314,8 @@ def test_on_a_server_letters_are_edited_and_sent_at_once(shop: Shop, tmp_path: P
         (made,) = answer["edited"]
         assert answer["operation"]["outcomes"] == {"sent": 1}
         original, copy = _on(server, lambda store: store.load([old, made["copy"]]))
-        assert (original.state, original.message.body) == (State.ARCHIVED, b'{"order": 12345}')
-        assert (copy.state, copy.message.body) == (State.PROCESSING, b'{"order":7}')
+        assert (original.state, original.message.body) == (LetterState.ARCHIVED, b'{"order": 12345}')
+        assert (copy.state, copy.message.body) == (LetterState.PROCESSING, b'{"order":7}')
         with channel(server.broker) as amqp:
             _, properties, body = amqp.basic_get("orders", auto_ack=True)
         assert isinstance(properties, pika.BasicProperties)

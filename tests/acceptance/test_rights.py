@@ -10,7 +10,7 @@ import pytest
 from redrive import App
 from redrive.clock import SystemClock
 from redrive.errors import BrokerRefusedError
-from redrive.letters import Message, State
+from redrive.letters import LetterState, Message
 from redrive.rules import Fixed
 from redrive.settings import read
 from redrive.testing import ManualClock
@@ -54,7 +54,7 @@ async def user_of(world: World, granted: dict[str, str]) -> AsyncIterator[Transp
 async def consuming(transport: Transport, handler: Flaky) -> AsyncIterator[None]:
     app = App(
         transport,
-        settings=read({"consume": {"flood_breaker": False, "stop_timeout": "5s"}}),
+        settings=read({"consume": {"breaker": {"enabled": False}, "shutdown_timeout": "5s"}}),
         clock=ManualClock(),
         observers=(),
     )
@@ -143,7 +143,7 @@ async def test_user_who_may_publish_replays_letters_and_does_nothing_else(
             assert "refused" in str(refused[0])
         handler.error = None
         async with way.consuming(handler):
-            await way.until_state(State.RESOLVED, 1)
+            await way.until_state(LetterState.RESOLVED, 1)
 
 
 async def test_user_who_may_monitor_reads_figures_and_no_message(world: World) -> None:

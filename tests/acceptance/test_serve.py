@@ -13,7 +13,7 @@ from pathlib import Path
 import pika
 import pytest
 
-from redrive.letters import State
+from redrive.letters import LetterState
 from tests.acceptance.serving import (
     PATIENCE,
     QUICK,
@@ -44,7 +44,7 @@ SHOP = """
 """
 
 
-async def letters_become(server: Serving, states: dict[State, int]) -> None:
+async def letters_become(server: Serving, states: dict[LetterState, int]) -> None:
     """Wait until the letters are in these states."""
     end = time.monotonic() + PATIENCE
     while True:
@@ -69,7 +69,7 @@ async def the_way_back(server: Serving, place: Path) -> float:
             )
             began = time.monotonic()
             amqp.basic_publish("", "orders", b"order 17")
-            await letters_become(server, {State.RESOLVED: 1})
+            await letters_become(server, {LetterState.RESOLVED: 1})
             took = time.monotonic() - began
     finally:
         assert consumer.end() == 0
@@ -127,10 +127,10 @@ async def test_dead_letters_of_another_system_are_collected_as_they_are(
             if method is not None:
                 amqp.basic_reject(method.delivery_tag, requeue=False)
                 rejected += 1
-    settings = QUICK + '\n    [collect]\n    queues = ["legacy.dead"]\n'
+    settings = QUICK + '\n    [broker]\n    dead_letter_queues = ["legacy.dead"]\n'
     with serving(tmp_path, "--broker", rabbitmq.amqp_url, settings=settings) as server:
         # Nobody says why they were rejected, so a person has to look at them.
-        await letters_become(server, {State.MANUAL: 20})
+        await letters_become(server, {LetterState.MANUAL: 20})
         assert {head.source for head in await server.heads()} == {"legacy"}
         assert server.metric("redrive_letters_parked_total") == 20
 
@@ -170,10 +170,10 @@ def test_a_second_server_on_the_same_store_is_refused_and_told_whom_it_met(tmp_p
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "example.org", "::"])
 def test_a_server_does_not_listen_beyond_this_machine(tmp_path: Path, host: str) -> None:
-    refused = redrive(tmp_path, "serve", REDRIVE_SERVE_HOST=host)
+    refused = redrive(tmp_path, "serve", REDRIVE_SERVER_HOST=host)
     assert refused.returncode == 2
     assert refused.stderr.startswith(
-        f"redrive: serve.host = '{host}' is not an address of this machine alone"
+        f"redrive: server.host = '{host}' is not an address of this machine alone"
     )
     assert refused.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
@@ -204,7 +204,7 @@ def _rejecting(server: Serving, count: int) -> None:
 async def test_a_server_that_is_killed_loses_nothing_and_leaves_nobody_behind(tmp_path: Path) -> None:
     # Given a server that is killed while it collects
     count = 400
-    settings = QUICK + "\n    [collect]\n    batch = 10\n"
+    settings = QUICK + "\n    [collect]\n    batch_size = 10\n"
     with serving(tmp_path, settings=settings) as server:
         broker = server.broker_pid()
         _rejecting(server, count)
@@ -232,8 +232,8 @@ async def test_a_server_that_is_killed_again_and_again_keeps_each_dead_letter_on
     # Given more dead letters than a server can collect before it is killed
     count = 4000
     # What a worker held when it was killed is rescued when its lease ends.
-    settings = QUICK.replace('poll = "50ms"', 'poll = "50ms"\n    lease = "1s"') + (
-        "\n    [collect]\n    batch = 20\n"
+    settings = QUICK.replace('poll_interval = "50ms"', 'poll_interval = "50ms"\n    lease = "1s"') + (
+        "\n    [collect]\n    batch_size = 20\n"
     )
     with serving(tmp_path, "--broker", rabbitmq.amqp_url, settings=settings) as server:
         assert server.end() == 0  # the queues are there now
@@ -253,7 +253,7 @@ async def test_a_server_that_is_killed_again_and_again_keeps_each_dead_letter_on
     assert kept[0] < count
     # Then the next one has every message, each once
     with serving(tmp_path, "--broker", rabbitmq.amqp_url, settings=settings) as server:
-        await letters_become(server, {State.MANUAL: count})
+        await letters_become(server, {LetterState.MANUAL: count})
         ids = [head.id for head in await server.heads()]
         bodies = [await _bodies(server, ids[at : at + 500]) for at in range(0, count, 500)]
         assert set().union(*bodies) == {b"%d" % number for number in range(count)}

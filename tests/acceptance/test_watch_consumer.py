@@ -27,7 +27,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from redrive.clock import SystemClock
 from redrive.consume import ConsumeOptions, Consumer, Context, Handler, Observer, Subscription
 from redrive.letters import Message
-from redrive.letters.event import DeadLetterEvent
+from redrive.letters.event import DeadLettered
 from redrive.letters.redact import Redactor
 from redrive.rules import Classifier, Fixed
 from redrive.transports import Publication, Source, Target, open_transport
@@ -135,7 +135,7 @@ class Enough(Silent):
     def completed(self, source: str, count: int) -> None:
         self._done(count)
 
-    def dead_lettered(self, event: DeadLetterEvent) -> None:
+    def dead_lettered(self, event: DeadLettered) -> None:
         self._done(event.durable)
 
     def _done(self, count: int) -> None:
@@ -172,7 +172,7 @@ async def test_figures_spans_and_lines_agree_with_the_queues(broker: RabbitMQ, w
     sent = [random.choice(kinds) for _ in range(200)]
     bodies = [json.dumps({"kind": kind, "password": SECRETS[2]}).encode() for kind in sent]
     source = Source(name="orders", window=20)
-    options = ConsumeOptions(attempts=2, backoff=Fixed(timedelta(0)), flood=None)
+    options = ConsumeOptions(attempts=2, backoff=Fixed(timedelta(0)), breaker=None)
     good, bad = len(sent) - sent.count("bad"), sent.count("bad")
     enough = Enough(good + bad)
     returned: set[str | None] = set()
@@ -185,7 +185,7 @@ async def test_figures_spans_and_lines_agree_with_the_queues(broker: RabbitMQ, w
             raise ConnectionResetError("the line was cut")
         if kind == "asked" and context.message.message_id not in returned:
             returned.add(context.message.message_id)
-            context.give_back()
+            context.requeue()
 
     # When a consumer has worked through them
     async with consuming(broker.amqp_url, handle, source, options, *watched.listeners, enough):
@@ -279,7 +279,7 @@ class Refusals(Silent):
     def __init__(self) -> None:
         self.first = asyncio.Event()
 
-    def dead_lettered(self, event: DeadLetterEvent) -> None:
+    def dead_lettered(self, event: DeadLettered) -> None:
         if not event.durable:
             self.first.set()
 
@@ -297,7 +297,7 @@ async def test_a_dead_letter_that_finds_no_queue_is_seen_until_it_has_one(
     broker: RabbitMQ, watched: Watched
 ) -> None:
     # Given a consumer whose dead-letter queue somebody has deleted
-    source, options = Source(name="orders"), ConsumeOptions(attempts=1, flood=None)
+    source, options = Source(name="orders"), ConsumeOptions(attempts=1, breaker=None)
     refusals, enough = Refusals(), Enough(1)
     heard = (*watched.listeners, refusals, enough)
     async with consuming(broker.amqp_url, refuse, source, options, *heard) as transport:
@@ -328,7 +328,7 @@ async def test_a_dead_letter_that_finds_no_queue_is_seen_until_it_has_one(
 
 
 async def test_what_best_effort_has_lost_is_counted_as_lost(broker: RabbitMQ, watched: Watched) -> None:
-    source, options = Source(name="orders"), ConsumeOptions(attempts=1, flood=None, best_effort=True)
+    source, options = Source(name="orders"), ConsumeOptions(attempts=1, breaker=None, best_effort=True)
     refusals = Refusals()
     async with consuming(broker.amqp_url, refuse, source, options, *watched.listeners, refusals):
         await asyncio.to_thread(delete_queue, broker.amqp_url, source.dlq)

@@ -11,17 +11,17 @@ FLOODED = """
 import asyncio, sys
 from datetime import UTC, datetime
 from redrive.letters import DeadLetter, Failure, Message, Origin
-from redrive.letters.event import DeadLetterEvent
+from redrive.letters.event import DeadLettered
 from redrive.watch.logs import Logs, configure
 
 
 def event():
     failure = Failure(error_type="ValueError", text="no such article", at=datetime.now(UTC))
     origin = Origin(transport="rabbitmq", source="orders")
-    letter = DeadLetter.bury(
+    letter = DeadLetter.create(
         Message(body=b"s3cr3t-Body", message_id="m-17"), origin, failure, key="17", reason="NonRetryableError"
     )
-    return DeadLetterEvent.of(
+    return DeadLettered.of(
         letter, at=datetime.now(UTC), description=failure.text, dead_letter_queue="orders.dlq", delivery_count=1
     )
 

@@ -15,7 +15,7 @@ import pytest
 
 from redrive.collect.reading import DAMAGED, NOT_UNDERSTOOD
 from redrive.errors import LetterNotFoundError, SourceMissingError
-from redrive.letters import Headers, Kind, State
+from redrive.letters import FailureKind, Headers, LetterState
 from redrive.letters.lifecycle import TABLE
 from redrive.letters.verdict import QUEUE
 from redrive.recover.retention import Retention, RetentionOptions
@@ -29,7 +29,7 @@ from tests.acceptance.way_back import MINUTE, Flaky, LimitedError, Outside, WayB
 NETWORK = ConnectionResetError("connection reset by peer")
 DENIED = PermissionError("the account is closed")
 DAY = timedelta(days=1)
-FAILED_ONCE = ("retry", State.PROCESSING, State.PENDING)
+FAILED_ONCE = ("retry", LetterState.PROCESSING, LetterState.PENDING)
 
 
 async def test_every_arrow_of_the_state_machine_is_walked_and_no_other(
@@ -54,18 +54,18 @@ async def test_every_arrow_of_the_state_machine_is_walked_and_no_other(
             ids = {(await way.whole(head.id)).message.body: head.id for head in heads}
             await way.store.apply(Schedule(way.clock.now()), [ids[b"heals"]], by="anna")
             assert await way.worker.turn() == 3, "the two for a person, and the one that was hastened"
-            await way.until_state(State.PENDING, 1, ids[b"heals"])
+            await way.until_state(LetterState.PENDING, 1, ids[b"heals"])
             errors[b"heals"] = errors[b"odd"] = None
             await way.replay(ids[b"odd"])
-            await way.until_state(State.RESOLVED, 1, ids[b"odd"])
+            await way.until_state(LetterState.RESOLVED, 1, ids[b"odd"])
             await way.store.apply(Discard("nobody wants it"), [ids[b"void"]], by="anna")
             for redrives in (1, 2):
                 way.clock.advance(timedelta(minutes=5))
                 await way.worker.turn()
                 await way.until_state(
-                    State.PENDING if redrives == 1 else State.FAILED, redrives, ids[b"fails"]
+                    LetterState.PENDING if redrives == 1 else LetterState.FAILED, redrives, ids[b"fails"]
                 )
-            await way.until_state(State.RESOLVED, 2, ids[b"heals"])
+            await way.until_state(LetterState.RESOLVED, 2, ids[b"heals"])
         retention = Retention(way.store, way.clock, RetentionOptions(directory=tmp_path / "cold"))
         for _ in range(2):
             way.clock.advance(400 * DAY)
@@ -73,7 +73,7 @@ async def test_every_arrow_of_the_state_machine_is_walked_and_no_other(
         assert await way.heads() == ()
         lines = await way.store.journal(limit=1000)
         walked = {
-            (None, State.PENDING),
+            (None, LetterState.PENDING),
             *((line.before, line.after) for line in lines if line.action != "sent"),
         }
         assert walked == {(state, target) for (state, _), target in TABLE.items()}
@@ -95,8 +95,8 @@ async def test_the_journey_of_a_message_that_fails_and_then_does_not(broker_url:
             assert len(handler.seen) == 3, "tried as often as it may be"
 
             letter = await way.whole(head.id)
-            assert (letter.state, letter.reason) == (State.PENDING, "MaxDeliveryCountExceeded")
-            assert (letter.error_type, letter.kind) == ("ConnectionResetError", Kind.NETWORK)
+            assert (letter.state, letter.reason) == (LetterState.PENDING, "MaxDeliveryCountExceeded")
+            assert (letter.error_type, letter.kind) == ("ConnectionResetError", FailureKind.NETWORK)
             assert letter.error_text == "connection reset by peer"
             assert "raise self.error" in (letter.failure.stack or "")
             assert letter.failure.rule is not None
@@ -119,7 +119,7 @@ async def test_the_journey_of_a_message_that_fails_and_then_does_not(broker_url:
                 assert worker.counts.claimed == 0, "it is not due yet"
                 await asleep(way)
                 way.clock.advance(timedelta(seconds=30))
-            resolved = await way.until_state(State.RESOLVED, 1)
+            resolved = await way.until_state(LetterState.RESOLVED, 1)
             stop.set()
             await polling
         assert (worker.counts.claimed, worker.counts.sent, worker.counts.stale) == (1, 1, 0)
@@ -129,8 +129,8 @@ async def test_the_journey_of_a_message_that_fails_and_then_does_not(broker_url:
         assert (attempt.number, attempt.worker, attempt.result) == (1, "worker-1", "resolved")
         steps = await way.steps(head.id)  # its verdict may be quicker than the worker's word that it was sent
         assert [step for step in steps if step[0] != "sent"] == [
-            ("claim", State.PENDING, State.PROCESSING),
-            ("resolve", State.PROCESSING, State.RESOLVED),
+            ("claim", LetterState.PENDING, LetterState.PROCESSING),
+            ("resolve", LetterState.PROCESSING, LetterState.RESOLVED),
         ]
         await way.drained("orders", "orders.dlq", QUEUE)
         assert way.troubles == []
@@ -155,7 +155,11 @@ async def test_a_letter_is_held_by_one_worker_and_by_nobody_else(broker_url: str
         assert sorted(await asyncio.gather(way.worker.turn(), other.turn())) == [0, 1]
         head = await way.the_letter()
         holder = "worker-1" if way.worker.counts.claimed else "worker-2"
-        assert (head.state, head.locked_by, head.locked_at) == (State.PROCESSING, holder, way.clock.now())
+        assert (head.state, head.locked_by, head.locked_at) == (
+            LetterState.PROCESSING,
+            holder,
+            way.clock.now(),
+        )
         assert (head.fence, head.sent_at) == (1, way.clock.now())
         assert way.outside.depth("orders") == 1, "it was sent once"
 
@@ -175,7 +179,7 @@ async def test_a_letter_that_dies_again_and_again_waits_longer_each_time_fails_i
                 way.clock.advance(timedelta(seconds=1))
                 assert await way.worker.turn() == 1
                 last = redrives == 4
-                await way.until_state(State.FAILED if last else State.PENDING, redrives + 1)
+                await way.until_state(LetterState.FAILED if last else LetterState.PENDING, redrives + 1)
         assert len(handler.seen) == 6
         letter = await way.whole((await way.the_letter()).id)
         assert letter.id == first.id, "one record (E5)"
@@ -184,7 +188,7 @@ async def test_a_letter_that_dies_again_and_again_waits_longer_each_time_fails_i
         assert letter.message.headers == Headers({"x-tenant": "north"}), "no marks pile up"
         steps = await way.steps(letter.id)
         assert steps.count(FAILED_ONCE) == 4
-        assert steps[-1] == ("exhaust", State.PROCESSING, State.FAILED)
+        assert steps[-1] == ("exhaust", LetterState.PROCESSING, LetterState.FAILED)
         way.clock.advance(DAY)
         assert await way.worker.turn() == 0, "what has failed stays"
 
@@ -192,10 +196,10 @@ async def test_a_letter_that_dies_again_and_again_waits_longer_each_time_fails_i
         retention = Retention(way.store, way.clock, RetentionOptions(directory=files))
         way.clock.advance(88 * DAY)
         await retention.turn()
-        assert (await way.the_letter()).state is State.FAILED
+        assert (await way.the_letter()).state is LetterState.FAILED
         way.clock.advance(2 * DAY)
         await retention.turn()
-        assert (await way.the_letter()).state is State.ARCHIVED
+        assert (await way.the_letter()).state is LetterState.ARCHIVED
         (file,) = files.iterdir()
         (cold,) = cold_files.read(file)
         assert (cold.id, cold.message, len(cold.attempts)) == (letter.id, letter.message, 5)
@@ -204,8 +208,8 @@ async def test_a_letter_that_dies_again_and_again_waits_longer_each_time_fails_i
         with pytest.raises(LetterNotFoundError):
             await way.whole(letter.id)
         assert (await way.steps(letter.id))[-2:] == [
-            ("archive", State.FAILED, State.ARCHIVED),
-            ("delete", State.ARCHIVED, None),
+            ("archive", LetterState.FAILED, LetterState.ARCHIVED),
+            ("delete", LetterState.ARCHIVED, None),
         ]
 
 
@@ -224,7 +228,7 @@ async def test_five_redrives_by_whomever_are_one_record_with_five_attempts_that_
                     assert await way.worker.turn() == 1
                 else:
                     assert dict((await way.replay(first.id)).outcomes) == {"sent": 1}
-                await way.until_state(State.FAILED if redrives == 5 else State.PENDING, redrives)
+                await way.until_state(LetterState.FAILED if redrives == 5 else LetterState.PENDING, redrives)
         letter = await way.whole((await way.the_letter()).id)
         assert letter.id == first.id
         assert [(each.number, each.result) for each in letter.attempts] == [
@@ -252,14 +256,14 @@ async def test_a_rate_limit_waits_for_a_quiet_hour_and_longer_if_it_is_asked_to(
             handler.error = LimitedError(seconds=86_400)
             way.clock.advance(timedelta(seconds=1))
             assert await way.worker.turn() == 1
-            again = await way.until_state(State.PENDING, 1)
+            again = await way.until_state(LetterState.PENDING, 1)
             assert again.next_retry_at == two_in_berlin + DAY, (
                 "a day was asked for, which is later than 3 o'clock"
             )
             handler.error = None
             way.clock.advance(DAY)
             assert await way.worker.turn() == 1
-            await way.until_state(State.RESOLVED, 2)
+            await way.until_state(LetterState.RESOLVED, 2)
 
 
 async def test_an_outage_is_waited_for_until_the_system_is_well(broker_url: str, tmp_path: Path) -> None:
@@ -278,13 +282,13 @@ async def test_an_outage_is_waited_for_until_the_system_is_well(broker_url: str,
                 way.clock.advance(MINUTE)
                 assert await way.worker.turn() == 0
                 letter = await way.the_letter()
-                assert (letter.state, letter.dlq_retry_count) == (State.PENDING, 0), "nothing was tried"
+                assert (letter.state, letter.dlq_retry_count) == (LetterState.PENDING, 0), "nothing was tried"
                 assert letter.waits_for == gate
             way.health = Health(cpu=0.2, memory=0.2)
             for _ in range(3):  # one that dies three times opens the breaker of its source
                 way.clock.advance(MINUTE)
                 assert await way.worker.turn() == 1
-                letter = await way.until_state(State.PENDING, letter.dlq_retry_count + 1)
+                letter = await way.until_state(LetterState.PENDING, letter.dlq_retry_count + 1)
 
             async def is_held_back() -> bool:
                 return way.breakers.open_sources() == ("orders",)
@@ -298,7 +302,7 @@ async def test_an_outage_is_waited_for_until_the_system_is_well(broker_url: str,
             handler.error = None
             way.clock.advance(2 * MINUTE)
             assert await way.worker.turn() == 1
-            await way.until_state(State.RESOLVED, 4)
+            await way.until_state(LetterState.RESOLVED, 4)
             assert way.breakers.open_sources() == ()
 
 
@@ -314,7 +318,7 @@ async def test_what_only_a_person_can_decide_is_parked_then_replayed_or_discarde
             assert await way.worker.turn() == 2
             heads = await way.heads()
             assert {(head.state, head.strategy, head.dlq_retry_count) for head in heads} == {
-                (State.MANUAL, "manual", 0)
+                (LetterState.MANUAL, "manual", 0)
             }
             way.clock.advance(30 * DAY)
             assert await way.worker.turn() == 0, "nobody sends it unasked"
@@ -325,12 +329,12 @@ async def test_what_only_a_person_can_decide_is_parked_then_replayed_or_discarde
             await way.store.apply(Annotate("the account is open again"), [fixed], by="anna")
             operation = await way.replay(fixed)
             assert (operation.state, dict(operation.outcomes)) == (OperationState.DONE, {"sent": 1})
-            await way.until_state(State.PENDING, 1, fixed)
+            await way.until_state(LetterState.PENDING, 1, fixed)
             assert await way.worker.turn() == 1
-            await way.until_state(State.MANUAL, 1, fixed)
+            await way.until_state(LetterState.MANUAL, 1, fixed)
             handler.error = None
             await way.replay(fixed)
-            await way.until_state(State.RESOLVED, 2, fixed)
+            await way.until_state(LetterState.RESOLVED, 2, fixed)
 
             await way.store.apply(Discard("nobody wants it"), [dropped], by="anna")
         letter = await way.whole(fixed)
@@ -338,8 +342,8 @@ async def test_what_only_a_person_can_decide_is_parked_then_replayed_or_discarde
             "anna",
             ["the account is open again"],
         )
-        assert ("replay", State.MANUAL, State.PROCESSING) in await way.steps(fixed)
-        assert (await way.steps(dropped))[-1] == ("discard", State.MANUAL, State.ARCHIVED)
+        assert ("replay", LetterState.MANUAL, LetterState.PROCESSING) in await way.steps(fixed)
+        assert (await way.steps(dropped))[-1] == ("discard", LetterState.MANUAL, LetterState.ARCHIVED)
         assert handler.seen.count(b"to be dropped") == 1
 
 
@@ -353,21 +357,21 @@ async def test_a_pending_letter_goes_when_it_is_scheduled_and_a_resolved_one_is_
             (letter,) = await way.until_letters(1)
             tomorrow = way.clock.now() + DAY
             await way.store.apply(Schedule(tomorrow), [letter.id], by="anna")
-            assert (await way.steps(letter.id))[0] == ("schedule", State.PENDING, State.PENDING)
+            assert (await way.steps(letter.id))[0] == ("schedule", LetterState.PENDING, LetterState.PENDING)
             way.clock.advance(DAY - timedelta(seconds=1))
             assert await way.worker.turn() == 0
             handler.error = None
             way.clock.advance(timedelta(seconds=1))
             assert await way.worker.turn() == 1
-            await way.until_state(State.RESOLVED, 1)
+            await way.until_state(LetterState.RESOLVED, 1)
         retention = Retention(way.store, way.clock, RetentionOptions(directory=tmp_path / "cold"))
         way.clock.advance(29 * DAY)
         await retention.turn()
-        assert (await way.the_letter()).state is State.RESOLVED
+        assert (await way.the_letter()).state is LetterState.RESOLVED
         way.clock.advance(2 * DAY)
         await retention.turn()
         assert await way.heads() == ()
-        assert (await way.steps(letter.id))[-1] == ("delete", State.RESOLVED, None)
+        assert (await way.steps(letter.id))[-1] == ("delete", LetterState.RESOLVED, None)
 
 
 # --- where it goes ---------------------------------------------------------------------------------------------
@@ -392,21 +396,21 @@ async def test_a_message_that_another_client_rejected_goes_back_to_its_queue_and
         way.outside.reject("orders")
         (head,) = await way.until_letters(1)
         letter = await way.whole(head.id)
-        assert (letter.source, letter.reason, letter.kind) == ("orders", "rejected", Kind.UNKNOWN)
+        assert (letter.source, letter.reason, letter.kind) == ("orders", "rejected", FailureKind.UNKNOWN)
         assert (letter.origin.exchange, letter.origin.routing_key) == ("shop", "orders.new")
         assert letter.tags == ()
         assert await way.worker.turn() == 1
-        await way.until_state(State.MANUAL, 0)
+        await way.until_state(LetterState.MANUAL, 0)
 
         await way.replay(head.id)
         assert (way.outside.depth("audit"), way.outside.depth("copied")) == (0, 0)
         way.outside.reject("orders")
-        again = await way.until_state(State.PENDING, 1)
+        again = await way.until_state(LetterState.PENDING, 1)
         assert again.id == head.id, "its second death is one of the same letter"
         await way.replay(head.id)
         handler = Flaky()
         async with way.consuming(handler):
-            await way.until_state(State.RESOLVED, 2)
+            await way.until_state(LetterState.RESOLVED, 2)
         assert handler.seen == [b"one"]
         assert (way.outside.depth("audit"), way.outside.depth("copied")) == (0, 0)
 
@@ -422,7 +426,7 @@ async def test_a_message_that_was_given_back_before_it_died_remembers_the_exchan
             channel.queue_bind("audit", "shop", "orders.*")
             channel.queue_bind("orders", "shop", "orders.*")
         handler = Flaky(NETWORK)
-        async with way.consuming(handler, max_deliveries=2, dead_letter="reject"):
+        async with way.consuming(handler, max_deliveries=2, dead_letter="native"):
             way.outside.publish(
                 "orders.new", (b"one", pika.BasicProperties(message_id="m-1")), exchange="shop"
             )
@@ -449,7 +453,7 @@ async def test_a_queue_that_is_gone_has_a_redirect(broker_url: str, tmp_path: Pa
         way.clock.advance(MINUTE)
         assert await way.worker.turn() == 1
         kept = await way.the_letter()
-        assert (kept.state, kept.dlq_retry_count) == (State.PENDING, 0), (
+        assert (kept.state, kept.dlq_retry_count) == (LetterState.PENDING, 0), (
             "it was not sent, so it does not count"
         )
         assert way.troubles
@@ -460,7 +464,7 @@ async def test_a_queue_that_is_gone_has_a_redirect(broker_url: str, tmp_path: Pa
         assert dict(done.outcomes) == {"sent": 1}
         handler = Flaky()
         async with way.consuming(handler, queue="orders.v2"):
-            await way.until_state(State.RESOLVED, 1)
+            await way.until_state(LetterState.RESOLVED, 1)
         assert handler.seen == [b"one"]
 
 
@@ -471,7 +475,7 @@ async def test_a_message_that_had_a_time_to_live_does_not_expire_on_its_way_back
     async with open_way_back(broker_url, tmp_path) as way:
         way.outside.publish("orders", (b"late", pika.BasicProperties(expiration="1", message_id="m-1")))
         (head,) = await way.until_letters(1)
-        assert (head.source, head.reason, head.kind) == ("orders", "expired", Kind.EXPIRED)
+        assert (head.source, head.reason, head.kind) == ("orders", "expired", FailureKind.EXPIRED)
         letter = await way.whole(head.id)
         assert letter.message.properties.get("expiration") == "1", "the letter has what its producer set"
         await way.replay(head.id)
@@ -495,14 +499,16 @@ async def test_redrive_that_dies_after_the_verdict_timeout_returns_to_its_letter
         assert await way.worker.turn() == 1
         way.clock.advance(timedelta(hours=5))
         assert await way.rescuer.turn() == [], "it was sent: nobody has crashed"
-        assert (await way.the_letter()).state is State.PROCESSING
+        assert (await way.the_letter()).state is LetterState.PROCESSING
 
         async with way.consuming(handler):  # the consumer is back, and the redrive dies
-            await way.until_state(State.PENDING, 1, first.id)
+            await way.until_state(LetterState.PENDING, 1, first.id)
             for redrives in range(2, 6):
                 way.clock.advance(timedelta(hours=2))
                 assert await way.worker.turn() == 1
-                await way.until_state(State.FAILED if redrives == 5 else State.PENDING, redrives, first.id)
+                await way.until_state(
+                    LetterState.FAILED if redrives == 5 else LetterState.PENDING, redrives, first.id
+                )
         assert len(handler.seen) == 6, "one delivery and five redrives"
 
 
@@ -518,13 +524,13 @@ async def test_a_copy_of_a_letter_that_has_failed_does_not_begin_to_count_anew(
             for redrives in (1, 2):
                 way.clock.advance(timedelta(hours=2))
                 await way.worker.turn()
-                await way.until_state(State.FAILED if redrives == 2 else State.PENDING, redrives)
+                await way.until_state(LetterState.FAILED if redrives == 2 else LetterState.PENDING, redrives)
             way.clock.advance(MINUTE)
             done = await way.replay(first.id, copies=True)
             assert dict(done.outcomes) == {"sent": 1}
             await way.until_letters(2)
             copy = next(head for head in await way.heads() if head.id != first.id)
-            await way.until_state(State.FAILED, 1, copy.id)
+            await way.until_state(LetterState.FAILED, 1, copy.id)
             assert (await way.whole(copy.id)).derived_from == first.id
             way.clock.advance(DAY)
             assert await way.worker.turn() == 0
@@ -533,7 +539,7 @@ async def test_a_copy_of_a_letter_that_has_failed_does_not_begin_to_count_anew(
             await way.replay(copy.id, copies=True)
             await way.until_letters(3)
             last = next(head for head in await way.heads() if head.id not in {first.id, copy.id})
-            await way.until_state(State.RESOLVED, 1, last.id)
+            await way.until_state(LetterState.RESOLVED, 1, last.id)
         assert (await way.whole(last.id)).prior_redrives == 3
         assert len(handler.seen) == 5
 
@@ -550,12 +556,12 @@ async def test_a_verdict_that_comes_twice_or_late_changes_nothing(broker_url: st
             return way.verdicts.counts.late == 1
 
         await way.until(heard, "a late verdict")
-        assert (await way.the_letter()).state is State.PENDING, "nobody has sent it yet"
+        assert (await way.the_letter()).state is LetterState.PENDING, "nobody has sent it yet"
         way.clock.advance(MINUTE)
         await way.worker.turn()
         for _ in range(2):
             way.outside.publish(QUEUE, (json.dumps(word).encode(), pika.BasicProperties()))
-        await way.until_state(State.RESOLVED, 1)
+        await way.until_state(LetterState.RESOLVED, 1)
 
         async def heard_again() -> bool:
             return way.verdicts.counts.late == 2
@@ -576,8 +582,8 @@ async def test_what_the_broker_itself_gave_up_says_why(broker_url: str, tmp_path
         for body in (b"pushed out", b"stays"):
             way.outside.publish("full", (body, pika.BasicProperties(message_id=body.decode())))
         heads = {head.source: head for head in await way.until_letters(2)}
-        assert (heads["slow"].kind, heads["slow"].reason) == (Kind.EXPIRED, "expired")
-        assert (heads["full"].kind, heads["full"].reason) == (Kind.OVERFLOW, "maxlen")
+        assert (heads["slow"].kind, heads["slow"].reason) == (FailureKind.EXPIRED, "expired")
+        assert (heads["full"].kind, heads["full"].reason) == (FailureKind.OVERFLOW, "maxlen")
         assert (heads["slow"].strategy, heads["full"].strategy) == ("manual", "immediate")
         assert (await way.whole(heads["full"].id)).message.body == b"pushed out"
         assert way.outside.take("full")[0].body == b"stays"
@@ -602,7 +608,7 @@ DRAMATIQ = {
     "message_id": "d-1",
     "message_timestamp": 1770811100000,
 }
-OTHERS: dict[str, tuple[bytes, dict[str, Any], str, str, Kind, str]] = {
+OTHERS: dict[str, tuple[bytes, dict[str, Any], str, str, FailureKind, str]] = {
     # queue: body, headers, source, error type, kind, a part of the text
     "billing_error": (
         b'{"message": {}}',
@@ -616,7 +622,7 @@ OTHERS: dict[str, tuple[bytes, dict[str, Any], str, str, Kind, str]] = {
         },
         "billing",
         "System.TimeoutException",
-        Kind.TIMEOUT,
+        FailureKind.TIMEOUT,
         "timed out",
     ),
     "error": (
@@ -630,10 +636,17 @@ OTHERS: dict[str, tuple[bytes, dict[str, Any], str, str, Kind, str]] = {
         },
         "sales",
         "System.Net.Http.HttpRequestException",
-        Kind.UNAVAILABLE,
+        FailureKind.UNAVAILABLE,
         "Service Unavailable",
     ),
-    "mail.XQ": (json.dumps(DRAMATIQ).encode(), {}, "mail", "ConnectionRefusedError", Kind.NETWORK, "refused"),
+    "mail.XQ": (
+        json.dumps(DRAMATIQ).encode(),
+        {},
+        "mail",
+        "ConnectionRefusedError",
+        FailureKind.NETWORK,
+        "refused",
+    ),
 }
 
 
@@ -672,7 +685,7 @@ async def test_spring_tells_the_error_and_the_broker_tells_the_queue(broker_url:
         (head,) = await way.until_letters(1)
         letter = await way.whole(head.id)
         assert (letter.origin.exchange, letter.origin.routing_key) == ("shop", "orders.new")
-        assert (letter.kind, letter.error_text) == (Kind.NETWORK, "Connection refused: connect")
+        assert (letter.kind, letter.error_text) == (FailureKind.NETWORK, "Connection refused: connect")
         assert letter.message.headers == Headers()
         await way.replay(head.id, sending=SendOptions(target="orders"))
         (found,) = way.outside.take("orders")
@@ -693,7 +706,7 @@ async def test_what_nobody_understands_is_kept_as_it_is_and_tagged(broker_url: s
         assert DAMAGED in damaged.tags
         assert (await way.whole(damaged.id)).message.headers.get("x-death") == "yesterday", "kept as it is"
         assert await way.worker.turn() == 2
-        assert {head.state for head in await way.heads()} == {State.MANUAL}
+        assert {head.state for head in await way.heads()} == {LetterState.MANUAL}
         assert way.troubles == []
 
 

@@ -23,7 +23,7 @@ from redrive import App
 from redrive.clock import SystemClock
 from redrive.collect import Collector, VerdictCollector
 from redrive.collect.reading import Reader
-from redrive.letters import DeadLetter, LetterHead, Message, State
+from redrive.letters import DeadLetter, LetterHead, LetterState, Message
 from redrive.letters.redact import Redactor
 from redrive.letters.verdict import QUEUE
 from redrive.recover.breaker import Breakers, HoldBackOptions
@@ -41,7 +41,7 @@ from redrive.testing import ManualClock
 from redrive.transports import Publication, Source, Target, Transport, open_transport
 
 # Nothing waits in the consumer: its clock stands still.
-CONSUMING = read({"consume": {"flood_breaker": False, "stop_timeout": "5s"}})
+CONSUMING = read({"consume": {"breaker": {"enabled": False}, "shutdown_timeout": "5s"}})
 AT_ONCE = Fixed(timedelta(0))
 PATIENCE = 30.0  # seconds; a machine that is busy is no failure
 MINUTE = timedelta(minutes=1)
@@ -154,7 +154,7 @@ class WayBack:
         self.troubles: list[str] = []
         self._strategy = strategy
         self._something = asyncio.Event()
-        self.breakers = Breakers(clock, HoldBackOptions(least=3))
+        self.breakers = Breakers(clock, HoldBackOptions(window=3))
         self.collectors = {queue: self._a_collector(queue) for queue in (source.dlq, *queues)}
         self.verdicts = VerdictCollector(
             transport,
@@ -277,7 +277,9 @@ class WayBack:
                 f"{what} did not happen; letters: {seen}; troubles: {self.troubles}"
             ) from None
 
-    async def until_state(self, state: State, redrives: int, letter_id: str | None = None) -> LetterHead:
+    async def until_state(
+        self, state: LetterState, redrives: int, letter_id: str | None = None
+    ) -> LetterHead:
         """Wait until the letter, the only one if none is named, is in this state after so many redrives."""
         found: list[LetterHead] = []
 

@@ -165,7 +165,7 @@ class TestKafkaTransportInOrderOfKeys(Relayed, Releasing, Receiving):
 
 @pytest.mark.service("kafka")
 class TestKafkaTransportWithRetryTopicsWithoutCounts(Relayed, DeadLetters, Redriving, Releasing):
-    options = "&retry=topics&counts=false"
+    options = "&retry=topics&count_deliveries=false"
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from urllib.parse import quote
 import pytest
 
 from redrive.clock import SystemClock
-from redrive.letters import Headers, Typed
+from redrive.letters import Headers, TypedValue
 from redrive.testing.transport_suite import Relay, RestartSuite, TransportSuite
 from redrive.testing.transport_suite.ground import Ground
 from redrive.transports import Source, Transport
@@ -31,11 +31,11 @@ class Amqp(Ground):
     headers = Headers(
         [
             *Ground.headers,
-            ("int8", Typed("int8", -7)),
-            ("int16", Typed("int16", -300)),
-            ("int32", Typed("int32", 70_000)),
-            ("float32", Typed("float32", 0.25)),
-            ("not UTF-8", Typed("longstr", b"\xff\xfe")),
+            ("int8", TypedValue("int8", -7)),
+            ("int16", TypedValue("int16", -300)),
+            ("int32", TypedValue("int32", 70_000)),
+            ("float32", TypedValue("float32", 0.25)),
+            ("not UTF-8", TypedValue("longstr", b"\xff\xfe")),
             ("CC", ()),
         ]
     )

@@ -10,7 +10,7 @@ import random
 import sys
 from datetime import UTC, datetime, timedelta
 
-from redrive.stores.changes import Exhaust, Outcome, Park, Release, Resolve, Retry, Settlement
+from redrive.stores.changes import Fail, Outcome, Park, Resolve, Retry, Settlement, Unclaim
 from redrive.stores.sqlite import SqliteStore
 from redrive.testing import a_letter
 
@@ -35,13 +35,13 @@ async def main(path: str, seed: int) -> None:
             heads = await store.claim(f"w{worker}", broker="rabbitmq", limit=3, lease=timedelta(seconds=30))
             os.write(1, "".join(f"claimed {head.id} {head.fence}\n" for head in heads).encode())
             now = datetime.now(UTC)
-            outcomes: list[Outcome] = [Resolve(), Retry(at=now), Exhaust(), Park(), Release(at=now)]
-            settlements = [Settlement(head.hold, chance.choice(outcomes)) for head in heads]
+            outcomes: list[Outcome] = [Resolve(), Retry(at=now), Fail(), Park(), Unclaim(at=now)]
+            settlements = [Settlement(head.claim_token, chance.choice(outcomes)) for head in heads]
             done = await store.settle(settlements)
             os.write(
                 1,
                 "".join(
-                    f"settled {one.hold.id} {one.hold.fence} {type(one.outcome).__name__}\n"
+                    f"settled {one.claim_token.id} {one.claim_token.fence} {type(one.outcome).__name__}\n"
                     for one, ok in zip(settlements, done, strict=True)
                     if ok
                 ).encode(),

@@ -8,12 +8,12 @@ import asyncio
 import os
 import sys
 
-from redrive.settings import StoreSettings
+from redrive.settings import StoreOptions
 from redrive.stores import open_store
 
 
 async def main(url: str, name: str) -> None:
-    store = await open_store(StoreSettings(url=url))
+    store = await open_store(StoreOptions(url=url))
     os.write(1, b"open\n")
     await asyncio.to_thread(os.read, 0, 1)
     number = 0

@@ -16,14 +16,14 @@ from redrive.testing.factories import BROKER
 
 
 async def main(url: str, name: str, batch: int) -> None:
-    store = await PostgresStore.open(url, PostgresOptions(pool=2))
+    store = await PostgresStore.open(url, PostgresOptions(pool_size=2))
     os.write(1, b"open\n")
     await asyncio.to_thread(sys.stdin.readline)
     start = time.perf_counter()
     finished: list[str] = []
     refused = 0
     while heads := await store.claim(name, broker=BROKER, limit=batch):
-        done = await store.settle([Settlement(head.hold, Resolve()) for head in heads])
+        done = await store.settle([Settlement(head.claim_token, Resolve()) for head in heads])
         finished += [head.id for head, ok in zip(heads, done, strict=True) if ok]
         refused += done.count(False)
     took = time.perf_counter() - start

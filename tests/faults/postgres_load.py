@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from redrive.letters import State
+from redrive.letters import LetterState
 from redrive.stores.changes import Resolve, Settlement
 from redrive.stores.postgres import PostgresOptions, PostgresStore
 from redrive.testing import letters
@@ -35,7 +35,7 @@ class Load:
     async def work(self, store: PostgresStore, worker: str) -> None:
         while self.settled.total() < self.count:
             heads = await store.claim(worker, broker=BROKER, limit=7)
-            done = await store.settle([Settlement(head.hold, Resolve()) for head in heads])
+            done = await store.settle([Settlement(head.claim_token, Resolve()) for head in heads])
             self.settled.update(head.id for head, ok in zip(heads, done, strict=True) if ok)
             self.refused += done.count(False)
             if self.settled.total() > self.count // 4:
@@ -69,7 +69,7 @@ class Load:
         """Everything was added and finished once, at the first try, and everybody was told so."""
         assert (self.added, self.refused) == ({True: self.count}, 0)
         assert set(self.settled.values()) == {1}
-        assert await self.store.tally("state") == {State.RESOLVED: self.count}
+        assert await self.store.tally("state") == {LetterState.RESOLVED: self.count}
         lines: list[str] = []
         number = 0
         while found := await self.store.journal(after=number, limit=10_000):

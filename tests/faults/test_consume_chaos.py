@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from redrive import App, DeadLetterEvent
+from redrive import App, DeadLettered
 from redrive.clock import SystemClock
 from redrive.letters import Message
 from redrive.settings import read
@@ -88,12 +88,12 @@ async def run(url: str, queue_type: str, count: int, seed: int) -> dict[str, obj
         if len(processed) + len(told - processed.keys()) == count:
             ended.set()
 
-    async def hear(event: DeadLetterEvent) -> None:
+    async def hear(event: DeadLettered) -> None:
         if event.durable:
             told.add(int(event.message_id or ""))
             look()
 
-    settings = read({"consume": {"flood_breaker": False, "stop_timeout": "20s"}, "retry": {"backoff": "5ms"}})
+    settings = read({"consume": {"breaker": {"enabled": False}, "shutdown_timeout": "20s", "backoff": "5ms"}})
     with a_bad_network(url, seed) as (through, done):
         app = App(through, settings=settings, observers=[], on_dead_letter=[hear])
 

@@ -29,7 +29,7 @@ async def test_no_message_is_poison_after_crashes_of_the_broker(
     service_run: Run, kind: str, queue_type: str
 ) -> None:
     # Given a consumer that gives a message up on its second delivery
-    settings = read({"consume": {"flood_breaker": False}, "retry": {"max_deliveries": 1}})
+    settings = read({"consume": {"breaker": {"enabled": False}, "max_deliveries": 1}})
     with service_run.private(SERVERS[kind], os.environ) as server:
         source = Source(name="orders", queue_type="classic" if queue_type == "classic" else "quorum")
         async with open_transport(server.address.amqp_url) as transport:

@@ -29,7 +29,7 @@ from tests.services.guard import LOOPBACK
 pytestmark = [pytest.mark.slow, pytest.mark.service("kafka")]
 
 QUICK = "session.timeout.ms=2000&heartbeat.interval.ms=200&publish_timeout=5s&reconnect.backoff.max.ms=500"
-SETTINGS = read({"consume": {"flood_breaker": False, "stop_timeout": "5s"}, "retry": {"backoff": "10ms"}})
+SETTINGS = read({"consume": {"breaker": {"enabled": False}, "shutdown_timeout": "5s", "backoff": "10ms"}})
 TOTAL = 3000
 DEADLY = 25  # each of so many is given up
 

@@ -32,9 +32,9 @@ import pika
 import pika.exceptions
 import pytest
 
-from redrive.letters import LetterHead, State
+from redrive.letters import LetterHead, LetterState
 from redrive.letters.verdict import QUEUE as VERDICTS
-from redrive.settings import StoreSettings
+from redrive.settings import StoreOptions
 from redrive.stores import open_store
 from redrive.stores.query import EVERYTHING, Condition, Op, Query
 from tests import soak
@@ -53,25 +53,25 @@ CONSUMERS = {"shop:shop": ("orders", "payments"), "shop:auditors": ("audit",)}
 EXCHANGE = "shop"
 PUBLISHERS, RATE = 2, 50  # each of them publishes at most so many messages per second
 PATIENCE = 120.0
-OPEN = {State.PENDING, State.PROCESSING, State.MANUAL, State.FAILED}
-UNSETTLED = (State.PENDING, State.PROCESSING)  # something will happen to it by itself
+OPEN = {LetterState.PENDING, LetterState.PROCESSING, LetterState.MANUAL, LetterState.FAILED}
+UNSETTLED = (LetterState.PENDING, LetterState.PROCESSING)  # something will happen to it by itself
 UNSETTLED_QUERY = Query((Condition("state", Op.IS, UNSETTLED),))
 SETTINGS = """
-    [retry]
+    [consume]
     attempts = 2
     backoff = "50ms"
 
     [recover]
-    poll = "50ms"
-    steps = ["100ms"]
-    recheck = "1s"
+    poll_interval = "50ms"
+    delays = ["100ms"]
+    recheck_interval = "1s"
     lease = "10s"
     verdict_timeout = "20s"
-    cpu_below = 1.0
-    memory_below = 1.0
+    max_cpu = 1.0
+    max_memory = 1.0
 
-    [consume]
-    flood_breaker = false
+    [consume.breaker]
+    enabled = false
 
     [[sources]]
     name = "orders"
@@ -375,7 +375,7 @@ class World:
         self.log.close()
 
 
-def places_of(letters: Iterable[LetterHead], states: set[State]) -> set[Place]:
+def places_of(letters: Iterable[LetterHead], states: set[LetterState]) -> set[Place]:
     """Messages that have a letter in one of these states, with the source of the letter."""
     return {place_of(head) for head in letters if head.state in states}
 
@@ -397,7 +397,7 @@ def a_world(
 
 
 async def stored(url: str) -> list[LetterHead]:
-    store = await open_store(StoreSettings(url=url))
+    store = await open_store(StoreOptions(url=url))
     try:
         assert await store.damage() is None
         found: list[LetterHead] = []
@@ -475,7 +475,7 @@ def check(
 
     handled_letters = {(record.letter, record.place) for record in log.handled}
     seen_letters = {(record.letter, record.place) for record in log.seen}
-    resolved = [head for head in letters if head.state is State.RESOLVED]
+    resolved = [head for head in letters if head.state is LetterState.RESOLVED]
     presumed = [head for head in resolved if head.presumed]
     by_another = [
         head for head in resolved if not head.presumed and (head.id, place_of(head)) not in handled_letters
@@ -578,8 +578,8 @@ def test_kills_lose_and_misroute_nothing_on_the_embedded_broker_with_sqlite(
         f"amqp://guest:guest@{LOOPBACK}:{port}/%2F", f"http://guest:guest@{LOOPBACK}:{management}"
     )
     settings = f"""
-        [serve]
-        broker_port = {port}
+        [embedded]
+        port = {port}
         management_port = {management}
     """
     with a_world(tmp_path, broker, settings) as world:

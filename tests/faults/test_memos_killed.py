@@ -11,7 +11,7 @@ from typing import IO
 
 import pytest
 
-from redrive.settings import StoreSettings
+from redrive.settings import StoreOptions
 from redrive.stores import open_store
 from redrive.stores.memos import Memo
 from tests import soak
@@ -48,7 +48,7 @@ class Told:
 
 
 async def recalled(url: str) -> Memo:
-    store = await open_store(StoreSettings(url=url))
+    store = await open_store(StoreOptions(url=url))
     try:
         assert await store.damage() is None
         return await store.recall("lines")

@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from redrive.errors import StoreBusyError
-from redrive.letters import State
+from redrive.letters import LetterState
 from redrive.stores.changes import Resolve, Settlement
 from redrive.stores.postgres import PostgresOptions, PostgresStore, schema
 from redrive.testing import a_letter, letters
@@ -44,7 +44,7 @@ def test_ten_processes_finish_every_letter_exactly_once(postgres: Postgres) -> N
 
     async def after() -> None:
         store = await PostgresStore.open(postgres.url)
-        assert await store.tally("state") == {State.RESOLVED: LETTERS}
+        assert await store.tally("state") == {LetterState.RESOLVED: LETTERS}
         assert await store.damage() is None
         await store.close()
 
@@ -119,7 +119,7 @@ async def test_an_instance_that_starts_waits_for_one_that_migrates(
 
 
 async def test_where_all_connections_are_in_use_one_waits_and_is_then_told(postgres: Postgres) -> None:
-    options = PostgresOptions(pool=2, busy_timeout=timedelta(seconds=0.5))
+    options = PostgresOptions(pool_size=2, busy_timeout=timedelta(seconds=0.5))
     store = await PostgresStore.open(postgres.url, options)
     await store.add(letters(3))
     other = await asyncpg.connect(postgres.url)
@@ -128,7 +128,7 @@ async def test_where_all_connections_are_in_use_one_waits_and_is_then_told(postg
     await other.execute("LOCK TABLE redrive.states IN ACCESS EXCLUSIVE MODE")
     first = asyncio.create_task(store.claim("w1", broker=BROKER, limit=1))
     await asyncio.sleep(0)  # it has the one connection there is for writing
-    with pytest.raises(StoreBusyError, match=r"all 1 connections .* raise store.pool"):
+    with pytest.raises(StoreBusyError, match=r"all 1 connections .* raise store.pool_size"):
         await store.take([a_letter("orders/2").id], "w2")
     await holding.rollback()
     assert len(await first) == 1
@@ -138,7 +138,7 @@ async def test_where_all_connections_are_in_use_one_waits_and_is_then_told(postg
 
 
 async def test_many_more_tasks_than_connections_all_get_their_answer(postgres: Postgres) -> None:
-    store = await PostgresStore.open(postgres.url, PostgresOptions(pool=2))
+    store = await PostgresStore.open(postgres.url, PostgresOptions(pool_size=2))
     await asyncio.gather(*(store.add([letter]) for letter in letters(200)))
     claimed = await asyncio.gather(*(store.claim(f"w{n}", broker=BROKER, limit=1) for n in range(200)))
     assert len({head.id for heads in claimed for head in heads}) == 200
@@ -176,7 +176,7 @@ async def test_claims_stay_right_behind_a_transaction_that_is_held_open(postgres
         start = time.perf_counter()
         finished: set[str] = set()
         while heads := await store.claim("w", broker=BROKER, limit=batch):
-            assert all(await store.settle([Settlement(head.hold, Resolve()) for head in heads]))
+            assert all(await store.settle([Settlement(head.claim_token, Resolve()) for head in heads]))
             assert not finished & {head.id for head in heads}
             finished |= {head.id for head in heads}
         assert len(finished) == count
@@ -191,6 +191,6 @@ async def test_claims_stay_right_behind_a_transaction_that_is_held_open(postgres
     await holding.rollback()
     slower = ", ".join(f"{took / alone:.1f}" for took in behind)
     print(f"behind a transaction that is held open, {count} letters take {slower} times as long")  # noqa: T201
-    assert await store.tally("state") == {State.RESOLVED: 5 * count}
+    assert await store.tally("state") == {LetterState.RESOLVED: 5 * count}
     await other.close()
     await store.close()

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from redrive.errors import StoreError
-from redrive.letters import DeadLetter, LetterHead, State
+from redrive.letters import DeadLetter, LetterHead, LetterState
 from redrive.stores.changes import Resolve, Settlement
 from redrive.stores.memos import Memo
 from redrive.stores.postgres import PostgresOptions, PostgresStore
@@ -146,14 +146,14 @@ async def test_a_connection_that_is_lost_at_a_commit_changes_no_answer(
         heads: list[LetterHead] = await store.claim("w", broker=BROKER)
         assert [(head.id, head.fence) for head in heads] == [(letter.id, 1) for letter in lot]
         network.cut = moment
-        assert await store.settle([Settlement(head.hold, Resolve()) for head in heads]) == [True] * 3
+        assert await store.settle([Settlement(head.claim_token, Resolve()) for head in heads]) == [True] * 3
         for version in range(2):
             network.cut = moment
             assert await store.remember("alarm", b"%d" % version, version=version)
         assert await store.recall("alarm") == Memo(2, b"1")
         assert network.cuts == 5
         [one, _, _] = await store.load([letter.id for letter in lot])
-        assert (one.state, one.fence, len(one.attempts)) == (State.RESOLVED, 1, 1)
+        assert (one.state, one.fence, len(one.attempts)) == (LetterState.RESOLVED, 1, 1)
         assert [line.action for line in await store.journal()] == ["claim"] * 3 + ["resolve"] * 3
 
 

@@ -18,7 +18,7 @@ from redrive.stores.cold import unpack_consumer_group
 from redrive.stores.memos import NOTHING
 from redrive.stores.postgres import PostgresStore, broker_migration, schema
 from redrive.stores.postgres.broker_migration import BrokerMigration
-from redrive.stores.query import parse
+from redrive.stores.query import parse_query
 from redrive.testing.factories import LONG_AGO
 from tests.faults.children import a_child
 from tests.golden.plain import unpacked
@@ -243,7 +243,7 @@ async def test_migration_works_through_a_pooler_for_several_processes_at_once(
     caplog.clear()
     stores = await asyncio.gather(*(PostgresStore.open(pgbouncer.url) for _ in range(6)))
     for store in stores:
-        assert await store.count(parse("broker:unnamed:kafka", now=LONG_AGO)) > 0
+        assert await store.count(parse_query("broker:unnamed:kafka", now=LONG_AGO)) > 0
         await store.close()
     assert content_of(postgres) == expected
     assert caplog.text.count("store migration started") == 1
@@ -270,7 +270,7 @@ async def test_half_migrated_database_is_refused_by_earlier_versions_and_complet
         assert old.psql("SELECT max(version) FROM redrive.migrations") == "4"
     store = await PostgresStore.open(old.url)
     assert "store migration resumed" in caplog.text
-    assert await store.count(parse("broker:unnamed:*", now=LONG_AGO)) == 1000
+    assert await store.count(parse_query("broker:unnamed:*", now=LONG_AGO)) == 1000
     await store.close()
 
 

@@ -6,7 +6,7 @@ import urllib.parse
 from collections import Counter
 from pathlib import Path
 
-from redrive.letters import State
+from redrive.letters import LetterState
 from redrive.stores.postgres import PostgresStore
 from redrive.testing import letters
 from tests.acceptance.serving import QUICK, Process, channel, redrive, serving, until
@@ -51,7 +51,7 @@ async def test_two_servers_share_one_database_and_nothing_is_sent_back_twice(
             with channel(one.broker) as amqp:
                 for number in range(ORDERS):
                     amqp.basic_publish("", "orders", f"order {number}".encode())
-            done = f"SELECT count(*) = {ORDERS} FROM redrive.states WHERE state = '{State.RESOLVED}'"
+            done = f"SELECT count(*) = {ORDERS} FROM redrive.states WHERE state = '{LetterState.RESOLVED}'"
             until(lambda: postgres.psql(done) == "t", "all letters are resolved")
         finally:
             assert shop.end() == 0
@@ -73,7 +73,7 @@ def test_a_server_goes_on_by_itself_when_its_database_was_restarted(
     settings = textwrap.dedent(QUICK) + f'\n[store]\nurl = "{own_postgres.url}"\n'
 
     def resolved(count: int) -> bool:
-        found = f"SELECT count(*) FROM redrive.states WHERE state = '{State.RESOLVED}'"
+        found = f"SELECT count(*) FROM redrive.states WHERE state = '{LetterState.RESOLVED}'"
         return own_postgres.psql(found) == str(count)
 
     with serving(tmp_path, settings=settings) as server:

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from redrive.clock import SystemClock
-from redrive.letters import State
-from redrive.settings import StoreSettings
+from redrive.letters import LetterState
+from redrive.settings import StoreOptions
 from redrive.stores import open_store
 from redrive.stores.operations import Operation
 from redrive.testing import letters
@@ -53,7 +53,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str, st
 
 
 async def fill(store_url: str, amqp: str) -> None:
-    store = await open_store(StoreSettings(url=store_url))
+    store = await open_store(StoreOptions(url=store_url))
     await store.add(letters(COUNT, source="orders"))
     await store.close()
     async with open_transport(amqp, SystemClock()) as transport:
@@ -61,7 +61,7 @@ async def fill(store_url: str, amqp: str) -> None:
 
 
 async def look(store_url: str) -> tuple[Operation, dict[str, int]]:
-    store = await open_store(StoreSettings(url=store_url))
+    store = await open_store(StoreOptions(url=store_url))
     (operation,) = await store.operations()
     states = await store.tally("state")
     await store.close()
@@ -128,6 +128,6 @@ def test_replay_killed_and_resumed_at_once_sends_every_letter(
     assert (code, errors) == (0, "")
     assert (answer["state"], answer["outcomes"]) == ("done", {"sent": COUNT})
     assert len(copies) == COUNT
-    assert states == {State.PROCESSING: COUNT}
+    assert states == {LetterState.PROCESSING: COUNT}
     assert kills >= 1
     assert twice <= kills * BATCH

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from redrive.letters import DeadLetter, State
+from redrive.letters import DeadLetter, LetterState
 from redrive.recover.retention import Restored, restore
 from redrive.stores import cold_files
-from redrive.stores.changes import Archive, Exhaust, Settlement
+from redrive.stores.changes import Archive, Fail, Settlement
 from redrive.stores.memory import MemoryStore
 from redrive.stores.query import EVERYTHING
 from redrive.stores.sqlite import SqliteStore
@@ -35,7 +35,7 @@ class Place:
             await store.add(given)
             ids = [letter.id for letter in given]
             held = await store.take(ids, "worker")
-            assert all(await store.settle([Settlement(head.hold, Exhaust()) for head in held]))
+            assert all(await store.settle([Settlement(head.claim_token, Fail()) for head in held]))
             if change is not None and ids:
                 await store.apply(change, ids, by="test")
             self.given |= {letter.id: letter for letter in given}
@@ -54,7 +54,7 @@ class Place:
         assert not errors, errors.decode()
         return child.returncode, told
 
-    async def stored(self) -> dict[str, State]:
+    async def stored(self) -> dict[str, LetterState]:
         store = await SqliteStore.open(self.database, clock=ManualClock())
         page = await store.page(EVERYTHING, limit=1000)
         assert page.cursor is None
@@ -84,13 +84,13 @@ async def test_a_crash_between_file_and_change_gives_a_letter_twice_and_never_a_
     assert (code, told) == (-signal.SIGKILL, b"open\n")
     before = await place.stored()
     assert set(before) == set(place.given), "the store was changed before the file was written"
-    assert set(before.values()) == {State.FAILED if failed else State.ARCHIVED}
+    assert set(before.values()) == {LetterState.FAILED if failed else LetterState.ARCHIVED}
     assert sorted(place.filed()) == sorted(place.given)
     # When
     code, told = place.live()
     # Then
     assert (code, told) == (0, b"open\ndone\n")
-    assert set((await place.stored()).values()) <= {State.ARCHIVED}
+    assert set((await place.stored()).values()) <= {LetterState.ARCHIVED}
     assert len(await place.stored()) == failed
     assert sorted(place.filed()) == sorted([*place.given, *place.given]), "each letter is in two files"
     # And both files together bring each letter back once.
@@ -123,6 +123,6 @@ async def test_retention_that_is_killed_again_and_again_loses_nothing(tmp_path: 
     else:
         pytest.fail(f"not done after {MOST_LIVES} lives")
     assert kills >= 3, "hardly anything was killed: the test shows nothing"
-    assert set(stored.values()) == {State.ARCHIVED}
+    assert set(stored.values()) == {LetterState.ARCHIVED}
     assert len(stored) == 200
     assert filed == place.given.keys()

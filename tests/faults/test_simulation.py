@@ -23,7 +23,7 @@ from redrive.collect.collector import Collector
 from redrive.collect.drain import Drain, Read
 from redrive.collect.verdicts import VerdictCollector
 from redrive.errors import BrokerUnreachableError, RedriveError
-from redrive.letters import DeadLetter, Hold, LetterHead, Message, State, Step
+from redrive.letters import ClaimToken, DeadLetter, LetterHead, LetterState, Message, Step
 from redrive.letters.redrive import Redrive
 from redrive.recover import worker as recovering
 from redrive.recover.confirmer import Confirmer
@@ -66,7 +66,7 @@ def test_every_kind_of_fault_happens_and_the_world_goes_through_every_state() ->
         sent += outcome.sent
         presumed += outcome.presumed
     assert set(faults) == set(map(str, Kind))
-    wanted = {State.MANUAL, State.RESOLVED, State.FAILED, State.PROCESSING}
+    wanted = {LetterState.MANUAL, LetterState.RESOLVED, LetterState.FAILED, LetterState.PROCESSING}
     assert set(states) == wanted, "a letter is in processing only if its redrive stays unconfirmed"
     assert sent > 300
     assert presumed > 5
@@ -210,7 +210,7 @@ async def accepts_before_the_dead_letter(self: FaultyReceiver, deaths: Sequence[
 
 
 def any_fence_will_do(
-    self: MemoryStore, hold: Hold, now: datetime, *, or_sent: bool = False
+    self: MemoryStore, hold: ClaimToken, now: datetime, *, or_sent: bool = False
 ) -> DeadLetter | None:
     letter = self._letters.get(hold.id)
     if letter is None or letter.lease_until is None:
@@ -219,10 +219,10 @@ def any_fence_will_do(
 
 
 def any_lease_will_do(
-    self: MemoryStore, hold: Hold, _now: datetime, *, or_sent: bool = False
+    self: MemoryStore, hold: ClaimToken, _now: datetime, *, or_sent: bool = False
 ) -> DeadLetter | None:
     letter = self._letters.get(hold.id)
-    held = letter is not None and letter.state is State.PROCESSING and letter.fence == hold.fence
+    held = letter is not None and letter.state is LetterState.PROCESSING and letter.fence == hold.fence
     return letter if held else None
 
 
@@ -239,7 +239,9 @@ def for_ever(
 
 async def whatever_is_there_now(self: MemoryStore, operation_id: str, *, limit: int) -> list[str]:
     recorded = {item.letter_id for item in self._book.items(operation_id) if item.outcome is not None}
-    open_ones = (one for one in self._letters.values() if one.state in {State.PENDING, State.MANUAL})
+    open_ones = (
+        one for one in self._letters.values() if one.state in {LetterState.PENDING, LetterState.MANUAL}
+    )
     return [one.id for one in open_ones if one.id not in recorded][:limit]
 
 

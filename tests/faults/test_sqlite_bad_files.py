@@ -21,7 +21,7 @@ import pytest
 
 from redrive import __file__ as package
 from redrive.errors import RedriveError
-from redrive.letters import DeadLetter, Message, State
+from redrive.letters import DeadLetter, LetterState, Message
 from redrive.stores.sqlite import SqliteOptions, SqliteStore, schema
 from redrive.testing import a_letter
 
@@ -92,7 +92,7 @@ def all_in(path: Path) -> dict[str, DeadLetter]:
     """Every letter of a store that is whole."""
 
     async def read() -> dict[str, DeadLetter]:
-        store = await SqliteStore.open(path, SqliteOptions(check_for=None))
+        store = await SqliteStore.open(path, SqliteOptions(integrity_check_timeout=None))
         try:
             assert await store.damage() is None
             heads = []
@@ -477,7 +477,7 @@ def test_a_full_store_can_be_emptied(tmp_path: Path) -> None:
             done = some_letters(30, "done", 20_000)
             await store.add(done)
             heads = await store.take([letter.id for letter in done], "w")
-            assert all(await store.settle([Settlement(head.hold, Resolve()) for head in heads]))
+            assert all(await store.settle([Settlement(head.claim_token, Resolve()) for head in heads]))
             added = 0
             with contextlib.suppress(RedriveError):
                 for letter in some_letters(100, "more", 20_000):
@@ -486,7 +486,7 @@ def test_a_full_store_can_be_emptied(tmp_path: Path) -> None:
             assert 0 < added < 100
             await store.apply(Delete(), [letter.id for letter in done], by="ann")
             assert all(await store.add(some_letters(20, "after", 20_000)))
-            assert await store.tally("state") == {State.PENDING: added + 20}
+            assert await store.tally("state") == {LetterState.PENDING: added + 20}
             assert await store.damage() is None
         finally:
             await store.close()
@@ -500,13 +500,13 @@ def test_a_full_store_can_be_emptied(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "says"),
     [
-        ("REDRIVE_STORE_MAX_BYTES", "-1", "wants a whole number between"),
-        ("REDRIVE_STORE_MAX_BYTES", "1048575", "wants a whole number between"),
-        ("REDRIVE_STORE_MAX_BYTES", "1e18", "wants a whole number between"),
+        ("REDRIVE_STORE_MAX_BYTES", "-1", "must be an integer between"),
+        ("REDRIVE_STORE_MAX_BYTES", "1048575", "must be an integer between"),
+        ("REDRIVE_STORE_MAX_BYTES", "1e18", "must be an integer between"),
         ("REDRIVE_STORE_BUSY_TIMEOUT", "-5s", "is not a duration"),
-        ("REDRIVE_STORE_BUSY_TIMEOUT", "2h", "wants a duration between 0s and 1h"),
-        ("REDRIVE_STORE_CHECK_FOR", "999999999d", "is too long"),
-        ("REDRIVE_STORE_URL", "", "wants text that is not empty"),
+        ("REDRIVE_STORE_BUSY_TIMEOUT", "2h", "must be a duration between 0s and 1h"),
+        ("REDRIVE_STORE_INTEGRITY_CHECK_TIMEOUT", "999999999d", "is too long"),
+        ("REDRIVE_STORE_URL", "", "must be a non-empty string"),
         ("REDRIVE_RECOVER_OFF_PEAK_HOURS", "[24]", "between 0 and 23"),
         ("REDRIVE_STORE_MAXBYTES", "5", "did you mean 'max_bytes'?"),
     ],

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from redrive.letters import LetterHead, State
+from redrive.letters import LetterHead, LetterState
 from redrive.letters.lifecycle import TABLE, Step
 from redrive.stores.sqlite import SqliteOptions, SqliteStore
 from tests import soak
@@ -21,8 +21,8 @@ CHILD = Path(__file__).with_name("crash_child.py")
 KILLS = soak.count(200)
 SHARDS = soak.count(8)
 AFTER = {
-    "Resolve": State.RESOLVED, "Retry": State.PENDING, "Exhaust": State.FAILED, "Park": State.MANUAL,
-    "Release": State.PENDING,
+    "Resolve": LetterState.RESOLVED, "Retry": LetterState.PENDING, "Fail": LetterState.FAILED,
+    "Park": LetterState.MANUAL, "Unclaim": LetterState.PENDING,
 }  # fmt: skip
 
 
@@ -32,7 +32,7 @@ class Told:
     def __init__(self) -> None:
         self.added: set[str] = set()
         self.fence: dict[str, int] = {}
-        self.state: dict[str, tuple[int, State]] = {}
+        self.state: dict[str, tuple[int, LetterState]] = {}
 
     def hear(self, line: str) -> None:
         match line.split():
@@ -81,7 +81,7 @@ def run_and_kill(path: Path, seed: int, told: Told, life: float) -> None:
 
 async def check(path: Path, told: Told) -> int:
     """Hold the store to what was told; gives the number of letters in it."""
-    store = await SqliteStore.open(path, SqliteOptions(check_for=None))
+    store = await SqliteStore.open(path, SqliteOptions(integrity_check_timeout=None))
     try:
         assert await store.damage() is None
         letters: dict[str, LetterHead] = {}
@@ -99,12 +99,12 @@ async def check(path: Path, told: Told) -> int:
                 assert letters[letter_id].state is state, "a settled letter is in another state"
         for head in letters.values():
             held = (head.locked_by, head.locked_at, head.lease_until)
-            assert (head.state is State.PROCESSING) == (None not in held) == any(held)
+            assert (head.state is LetterState.PROCESSING) == (None not in held) == any(held)
         sample = random.Random(1).sample(sorted(letters), min(50, len(letters)))
         for letter in await store.load(sample):
             assert letter.message.body == b'{"order": 12345}'
             lines = await store.journal(letter.id, limit=10_000)
-            reached: State | None = State.PENDING
+            reached: LetterState | None = LetterState.PENDING
             for line in lines:
                 assert line.before is reached
                 reached = TABLE[line.before, Step.RETRY if line.action == "release" else Step(line.action)]

@@ -11,7 +11,7 @@ import pytest
 
 from redrive.errors import StoreVersionError
 from redrive.letters import DeadLetter
-from redrive.stores.query import parse
+from redrive.stores.query import parse_query
 from redrive.stores.sqlite import SqliteStore, migrate, schema
 from redrive.testing import ManualClock
 from tests import soak
@@ -28,7 +28,7 @@ async def all_letters(path: Path) -> list[DeadLetter]:
     store = await SqliteStore.open(path)
     try:
         assert await store.damage() is None
-        page = await store.page(parse("sort:created", now=ManualClock().now()), limit=1000)
+        page = await store.page(parse_query("sort:created", now=ManualClock().now()), limit=1000)
         return await store.load([head.id for head in page.heads])
     finally:
         await store.close()

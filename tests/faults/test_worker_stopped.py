@@ -14,7 +14,7 @@ import pytest
 
 from redrive.clock import SystemClock
 from redrive.collect import VerdictCollector
-from redrive.letters import LetterHead, State
+from redrive.letters import LetterHead, LetterState
 from redrive.letters.redrive import Redrive, redrive_of
 from redrive.letters.verdict import QUEUE, resolved, to_messages
 from redrive.recover.breaker import Breakers
@@ -86,7 +86,7 @@ async def test_a_worker_stopped_beyond_its_lease_changes_nothing_when_it_goes_on
         with a_worker(path, broker_url) as child:
             held = await heads_of(store)
             assert {(head.state, head.locked_by, head.fence) for head in held.values()} == {
-                (State.PROCESSING, "stopped", 1)
+                (LetterState.PROCESSING, "stopped", 1)
             }
             await asyncio.sleep(2 * LEASE)  # it waits for its publish, and its heart beats
             assert await Rescuer(store, clock).turn() == []
@@ -105,7 +105,7 @@ async def test_a_worker_stopped_beyond_its_lease_changes_nothing_when_it_goes_on
             assert await second.turn() == COUNT
             before = await heads_of(store)
             assert {(head.state, head.locked_by, head.fence) for head in before.values()} == {
-                (State.PROCESSING, "second", 2)
+                (LetterState.PROCESSING, "second", 2)
             }
             lines = await store.journal(limit=1000)
 
@@ -143,7 +143,7 @@ async def test_a_worker_stopped_beyond_its_lease_changes_nothing_when_it_goes_on
         stop.set()
         await listening
         whole = await store.load(list(before))
-        assert {letter.state for letter in whole} == {State.RESOLVED}
+        assert {letter.state for letter in whole} == {LetterState.RESOLVED}
         assert {
             tuple((each.worker, each.result, each.fence) for each in letter.attempts) for letter in whole
         } == {(("stopped", "crashed", 1), ("second", "resolved", 2))}, (

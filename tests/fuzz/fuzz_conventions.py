@@ -17,7 +17,7 @@ from redrive.formats import own
 from redrive.formats.systems import SYSTEMS
 from redrive.formats.told import read, stripped
 from redrive.formats.x_death import NAMES
-from redrive.letters import Headers, HeaderValue, Message, Typed
+from redrive.letters import Headers, HeaderValue, Message, TypedValue
 from redrive.testing import a_letter
 
 Pairs = list[tuple[str, HeaderValue]]
@@ -43,7 +43,7 @@ BODY = (
 VALUES: list[HeaderValue] = [
     "fault", "rabbitmq://h/v/orders?a=b", "2026-02-11T11:00:00.5841863Z", "2026-02-11 11:00:00:123456 Z", "3",
     1770807600250, 2**63, -1, True, None, 0.5, float("nan"), b"\xff", "Größe".encode(), "", "\udc80", TRACEBACK,
-    datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC), Typed("timestamp", 2**64 - 1), (), DEATH,
+    datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC), TypedValue("timestamp", 2**64 - 1), (), DEATH,
     (DEATH,), (DEATH, 7), ("a", None), Headers({"queue": ()}), "rabbitmq://[", "orders.delay.5s", "expired",
     b"\x00\x00\x00\x07", b"\x00\x00\x01\x9c\x4c\x5b\xa4\x7a", b"\xff" * 8, b"\xac\xed\x00\x05", b"-1", "a.B: c",
 ]  # fmt: skip
@@ -72,7 +72,7 @@ def damaged(value: HeaderValue, chance: random.Random) -> HeaderValue:
         case 1, str():
             return value.encode("utf-8", "surrogatepass")
         case 2, _:
-            return Typed(chance.choice(["int32", "longstr", "timestamp"]), value)
+            return TypedValue(chance.choice(["int32", "longstr", "timestamp"]), value)
         case 3, _:
             return (value, chance.choice(VALUES))
         case 4, tuple() if value:

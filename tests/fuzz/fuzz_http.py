@@ -207,7 +207,7 @@ def main() -> None:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="redrive-fuzz-") as folder, tempfile.TemporaryFile("w+") as log:
         (Path(folder) / "redrive.toml").write_text(
-            f'[serve]\nbroker_port = 0\nmanagement_port = 0\n[server]\nkey = "{KEY}"\n', "utf-8"
+            f'[embedded]\nport = 0\nmanagement_port = 0\n[server]\nkey = "{KEY}"\n', "utf-8"
         )
         process = subprocess.Popen(
             [sys.executable, "-m", "redrive", "serve", "--data", "data", "--port", "0"],

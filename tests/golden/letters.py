@@ -22,13 +22,13 @@ from redrive.formats import own
 from redrive.letters import (
     DeadLetter,
     Failure,
+    FailureKind,
     Headers,
     HeaderValue,
-    Kind,
     Message,
     Origin,
     SystemState,
-    Typed,
+    TypedValue,
 )
 from redrive.letters.message import own_correlation_id
 from redrive.letters.redact import Redactor
@@ -46,19 +46,19 @@ from redrive.stores.changes import (
     Change,
     Delete,
     Discard,
-    Exhaust,
+    Fail,
     Outcome,
     Park,
     Prioritise,
-    Release,
     Resolve,
     Retry,
     Schedule,
     Settlement,
     Tag,
+    Unclaim,
 )
 from redrive.stores.operations import Operation, OperationState
-from redrive.stores.query import parse
+from redrive.stores.query import parse_query
 from redrive.testing import ManualClock
 from redrive.transports import Publication, Source, Target
 from redrive.transports.memory import MemoryTransport
@@ -99,8 +99,8 @@ ALL_TYPES: Final = Headers(
         ("decimal", Decimal("19.90")),
         ("time", datetime(2026, 2, 11, 11, 30, tzinfo=UTC)),
         ("list", (1, "two", True, None, (3.5, b"\xfe"))),
-        ("table", Headers({"inner": Headers({"deep": Typed("uint16", 65535)}), "n": 1})),
-        *((f"typed-{kind}", Typed(kind, value)) for kind, value in (
+        ("table", Headers({"inner": Headers({"deep": TypedValue("uint16", 65535)}), "n": 1})),
+        *((f"typed-{kind}", TypedValue(kind, value)) for kind, value in (
             ("int8", -8), ("uint8", 200), ("int16", -300), ("uint16", 60000), ("int32", -70000),
             ("uint32", 4_000_000_000), ("uint64", 2**64 - 1), ("float32", 0.5), ("longstr", b"\xc3\x28"),
             ("timestamp", 2**40),
@@ -122,10 +122,10 @@ def new_letter(number: int, random: Random) -> DeadLetter:
     transport = ("rabbitmq", "kafka", "rabbitmq", "memory", "kafka")[number % 5]
     source = _SOURCES[transport][number % len(_SOURCES[transport])]
     at = START - _DAY + number * _SECOND + timedelta(microseconds=number)
-    kinds = tuple(Kind)
+    kinds = tuple(FailureKind)
     failure = _failure(number, kinds[number % len(kinds)], at)
     message = _message(number, transport, random)
-    return DeadLetter.bury(
+    return DeadLetter.create(
         message,
         _origin(number, transport, source),
         failure,
@@ -212,7 +212,7 @@ def _message(number: int, transport: str, random: Random) -> Message:
     )
 
 
-def _failure(number: int, kind: Kind, at: datetime) -> Failure:
+def _failure(number: int, kind: FailureKind, at: datetime) -> Failure:
     error = ("TimeoutError", "shop.errors.CardDeclined", "ConnectionResetError", "größe.Fehler")[number % 4]
     text = (
         f"no answer from 10.0.0.{number % 200} after {number} ms",
@@ -237,7 +237,7 @@ def _failure(number: int, kind: Kind, at: datetime) -> Failure:
     )
 
 
-_HOLD: Final = new_letter(0, Random(0)).hold
+_HOLD: Final = new_letter(0, Random(0)).claim_token
 
 
 # --- states -------------------------------------------------------------------------------------------------
@@ -309,25 +309,26 @@ class Script:
         ):  # fmt: skip
             await self._apply(change, groups[7])
             self.clock.advance(_SECOND)
-        again = _failure(3, Kind.NETWORK, now)
+        again = _failure(3, FailureKind.NETWORK, now)
         await self._attempt(
             groups[8], Retry(at=now + _HOUR, failure=again, strategy="backoff", detail="died again")
         )
         for number in range(3):
-            later = _failure(number + 5, Kind.DATABASE, now + number * _MINUTE)
+            later = _failure(number + 5, FailureKind.DATABASE, now + number * _MINUTE)
             await self._attempt(
                 groups[9], Retry(at=now + number * _HOUR, failure=later, detail=f"try {number}")
             )
         await self._attempt(
-            groups[13], Park(failure=_failure(6, Kind.MALFORMED, now), strategy="manual", detail="look")
+            groups[13],
+            Park(failure=_failure(6, FailureKind.MALFORMED, now), strategy="manual", detail="look"),
         )
         await self._attempt(groups[14], Park(detail="look"))
         await self._apply(Discard("größe: not needed any more"), groups[14])
         await self._attempt(
-            groups[15], Exhaust(failure=_failure(9, Kind.UNKNOWN, now), detail="at the limit")
+            groups[15], Fail(failure=_failure(9, FailureKind.UNKNOWN, now), detail="at the limit")
         )
         await self._attempt(groups[16], Retry(at=now))
-        await self._attempt(groups[16], Exhaust(strategy="backoff"))
+        await self._attempt(groups[16], Fail(strategy="backoff"))
         await self._apply(Archive(), groups[16])
         await self._attempt(
             groups[17], Resolve(detail="processed by a consumer of orders", strategy="backoff")
@@ -336,8 +337,8 @@ class Script:
         await self._attempt(groups[18][:half], Resolve(presumed=True))
         # A worker that crashed: what it had sent is unconfirmed, the rest is pending again or failed.
         held = await self._take(groups[18][half:], "worker-3", _MINUTE)
-        assert all(await self.store.extend([head.hold for head in held], lease=_MINUTE, sent=True))
-        await self._attempt(groups[19], Release(at=now + _HOUR, detail="the breaker is open"))
+        assert all(await self.store.extend([head.claim_token for head in held], lease=_MINUTE, sent=True))
+        await self._attempt(groups[19], Unclaim(at=now + _HOUR, detail="the breaker is open"))
         await self._take(groups[19], "worker-4", _MINUTE)
         self.clock.advance(2 * _MINUTE)
         expired = len(groups[19])
@@ -357,7 +358,7 @@ class Script:
         self.clock.advance(_MINUTE)
         await self._take(groups[10], "worker-1", 5 * _MINUTE)
         sent = await self._take(groups[11], "host-2/worker-2", 5 * _MINUTE)
-        assert all(await self.store.extend([head.hold for head in sent], lease=_HOUR, sent=True))
+        assert all(await self.store.extend([head.claim_token for head in sent], lease=_HOUR, sent=True))
         claimed = await self.store.claim("worker-6", broker="rabbitmq", limit=5, lease=7 * _MINUTE)
         assert len(claimed) == 5
 
@@ -372,7 +373,7 @@ class Script:
         held = await self._take(ids, "worker-1", 5 * _MINUTE)
         self.clock.advance(_SECOND)
         for start in range(0, len(held), _BATCH):
-            batch = [Settlement(head.hold, outcome) for head in held[start : start + _BATCH]]
+            batch = [Settlement(head.claim_token, outcome) for head in held[start : start + _BATCH]]
             assert all(await self.store.settle(batch))
 
     async def _apply(self, change: Change, ids: Sequence[str]) -> None:
@@ -386,7 +387,7 @@ class Script:
         originals = await self.store.load(ids[:copies])
         edits: Sequence[dict[str, Any]] = (
             {"body": b'{"fixed":true}'},
-            {"headers": Headers({"tenant": "south", "n": Typed("int16", 3)})},
+            {"headers": Headers({"tenant": "south", "n": TypedValue("int16", 3)})},
             {"message_id": "edited", "correlation_id": "edited"},
         )
         edited = [
@@ -436,7 +437,7 @@ class Script:
         hang: str = "",
         copies: bool = False,
     ) -> None:
-        query = parse(f"id:{','.join(ids[:100])} sort:created", now=self.clock.now())
+        query = parse_query(f"id:{','.join(ids[:100])} sort:created", now=self.clock.now())
         frozen = await plan(self.store, query, words=f"golden {end}", copies=copies)
         operation = await begin(self.store, frozen, options, by="kim", clock=self.clock)
         stop, hanging, batches = asyncio.Event(), asyncio.Event(), count(1)

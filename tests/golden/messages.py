@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.cimpl import TIMESTAMP_NOT_AVAILABLE
 
 from redrive import App, Context, Rule, Settings
-from redrive.letters import DeadLetter, Headers, Hold, Kind, Message
+from redrive.letters import ClaimToken, DeadLetter, FailureKind, Headers, Message
 from redrive.letters.verdict import QUEUE
 from redrive.rules import Fixed, format_duration
 from redrive.rules.rule import TypeIs
@@ -54,9 +54,9 @@ def _chained() -> Exception:
 
 
 _KIND_OF: Final = {
-    Kind.EXPIRED: "ShelfLifeError",
-    Kind.OVERFLOW: "ShelfFullError",
-    Kind.BUSINESS: "CardDeclinedError",
+    FailureKind.EXPIRED: "ShelfLifeError",
+    FailureKind.OVERFLOW: "ShelfFullError",
+    FailureKind.BUSINESS: "CardDeclinedError",
 }
 ERRORS: Final[Mapping[str, Callable[[], BaseException]]] = {
     "timeout": lambda: TimeoutError("no answer after 30 s"),
@@ -122,7 +122,7 @@ def _handler(mode: Mode) -> Callable[[Context], Awaitable[None]]:
         if mode == "succeed":
             return
         if mode == "wait":
-            context.give_back(WAIT)
+            context.requeue(WAIT)
         if cause == "asked":
             context.dead_letter("NoSuchCustomer", "customer 4711 was deleted")
         error = ERRORS.get(cause, ERRORS["unknown"])()
@@ -141,7 +141,7 @@ async def consume(
     """Run a consumer of these sources until `done`."""
     app = App(url, settings=Settings(), rules=RULES, observers=())
     for name, options in sources.items():
-        app.consume(name, attempts=1, backoff=Fixed(timedelta(milliseconds=10)), flood=False, **options)(
+        app.consume(name, attempts=1, backoff=Fixed(timedelta(milliseconds=10)), breaker=False, **options)(
             _handler(mode)
         )
     async with open_transport(url) as transport, app, asyncio.timeout(_TIMEOUT):
@@ -169,7 +169,7 @@ def redrives_of(letters: Sequence[DeadLetter], *, amqp: bool) -> list[Publicatio
         (SendOptions(to="exchange" if amqp else "partition"), "op-größe"),
     )
     return [
-        publication(letter, Hold(letter.id, number * 7 + 1), *ways[number % 4])
+        publication(letter, ClaimToken(letter.id, number * 7 + 1), *ways[number % 4])
         for number, letter in enumerate(letters)
     ]
 
@@ -209,7 +209,7 @@ async def amqp_dead_letters(url: str) -> dict[str, list[Any]]:
     sources: Mapping[str, dict[str, Any]] = {
         "orders": {"max_deliveries": 1},
         "twice": {"max_deliveries": 2},
-        "native": {"max_deliveries": 1, "dead_letter": "reject"},
+        "native": {"max_deliveries": 1, "dead_letter": "native"},
     }
     await _provision(url, *(Source(name=name, **options) for name, options in sources.items()))
     messages = originals(amqp=True)
@@ -323,8 +323,8 @@ async def kafka_dead_letters(
     server: Any, variant: Literal["plain", "onex", "large"]
 ) -> tuple[str, list[Any]]:
     """A dead-letter topic and its records; those of `large` do not fit, and are cut or refer to the value."""
-    url = f"{server.url}?format=onex&environment=prod" if variant == "onex" else server.url
-    source = Source(name=f"clicks-{variant}", group=f"billing-{variant}", max_deliveries=1)
+    url = f"{server.url}?dead_letter_format=onex&environment=prod" if variant == "onex" else server.url
+    source = Source(name=f"clicks-{variant}", consumer_group=f"billing-{variant}", max_deliveries=1)
     messages = originals(amqp=False)
     if variant == "large":
         server.topic(source.dlq, config={"max.message.bytes": "4000"})
@@ -334,7 +334,7 @@ async def kafka_dead_letters(
         ]
     await _provision(url, source)
     await _publish(url, [Publication(one, Target(name=source.name, partition=0)) for one in messages])
-    options = {source.name: {"max_deliveries": 1, "group": source.group}}
+    options = {source.name: {"max_deliveries": 1, "consumer_group": source.consumer_group}}
     await consume(url, options, partial(_kafka_depth, source.dlq, len(messages)), mode="fail")
     return source.dlq, await asyncio.to_thread(_read_kafka, server.bootstrap, source.dlq, len(messages))
 
@@ -342,12 +342,12 @@ async def kafka_dead_letters(
 async def kafka_retries(server: Any) -> list[Any]:
     """Copies in a retry topic of records that a handler gave back."""
     url = f"{server.url}?retry=topics"
-    source = Source(name="waits", group="waiting", max_deliveries=5)
+    source = Source(name="waits", consumer_group="waiting", max_deliveries=5)
     await _provision(url, source)
     messages = originals(amqp=False)
     await _publish(url, [Publication(one, Target(name=source.name, partition=0)) for one in messages])
     topic = "waiting.waits.retry.10s"  # the longest step that is not longer than the wait
-    options = {source.name: {"max_deliveries": 5, "group": source.group}}
+    options = {source.name: {"max_deliveries": 5, "consumer_group": source.consumer_group}}
     await consume(url, options, partial(_kafka_depth, topic, len(messages)), mode="wait")
     return await asyncio.to_thread(_read_kafka, server.bootstrap, topic, len(messages))
 
@@ -356,7 +356,8 @@ async def kafka_redrives(url: str, letters: Sequence[DeadLetter]) -> dict[str, A
     """Redrives in their topic, the verdicts of a consumer that processed them, and dead letters of one that failed."""
     bootstrap = urlsplit(url).netloc.rpartition("@")[2]
     good, bad = (
-        Source(name=f"returns-{end}", group=f"returns-{end}", max_deliveries=1) for end in ("good", "bad")
+        Source(name=f"returns-{end}", consumer_group=f"returns-{end}", max_deliveries=1)
+        for end in ("good", "bad")
     )
     await _provision(url, good, bad)
     sent = redrives_of(letters, amqp=False)
@@ -365,11 +366,14 @@ async def kafka_redrives(url: str, letters: Sequence[DeadLetter]) -> dict[str, A
     redrives = await asyncio.to_thread(_read_kafka, bootstrap, good.name, len(sent))
     options = {"max_deliveries": 1}
     await consume(
-        url, {good.name: {**options, "group": good.group}}, partial(_kafka_depth, QUEUE, 1), mode="succeed"
+        url,
+        {good.name: {**options, "consumer_group": good.consumer_group}},
+        partial(_kafka_depth, QUEUE, 1),
+        mode="succeed",
     )
     await consume(
         url,
-        {bad.name: {**options, "group": bad.group}},
+        {bad.name: {**options, "consumer_group": bad.consumer_group}},
         partial(_kafka_depth, bad.dlq, len(sent)),
         mode="fail",
     )

@@ -22,7 +22,7 @@ from uuid import UUID
 import msgspec
 import zstandard
 
-from redrive.letters import Headers, Typed
+from redrive.letters import Headers, TypedValue
 
 _MAX_SHOWN = 20  # differences in one failure message
 
@@ -46,7 +46,7 @@ def plain(value: Any) -> Any:
             return {"decimal": str(value)}
         case UUID():
             return {"uuid": str(value)}
-        case Typed():
+        case TypedValue():
             return {"typed": [value.kind, plain(value.value)]}
         case Headers():
             return {"headers": [[name, plain(item)] for name, item in value]}

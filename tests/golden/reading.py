@@ -19,7 +19,7 @@ import msgspec
 
 from redrive.collect import Collector
 from redrive.collect.reading import Reader
-from redrive.letters import DeadLetter, Message, State
+from redrive.letters import DeadLetter, LetterState, Message
 from redrive.letters.letter import EPOCH
 from redrive.letters.redact import Redactor
 from redrive.letters.redrive import redrive_of
@@ -33,7 +33,7 @@ from redrive.stores.base import Rescued, Store
 from redrive.stores.changes import SetBroker
 from redrive.stores.memory import MemoryStore
 from redrive.stores.operations import Item
-from redrive.stores.query import parse
+from redrive.stores.query import parse_query
 from redrive.testing import ManualClock
 from redrive.transports import Outcomes, Publication, Source, Transport, open_transport
 from redrive.transports.memory import MemoryTransport
@@ -41,7 +41,7 @@ from redrive.watch.alerts.written import NAME, Document
 from tests.golden.plain import packed, plain, unpacked
 
 _PAGE: Final = 1000
-_PROCESSING: Final = parse("state:processing", now=EPOCH)
+_PROCESSING: Final = parse_query("state:processing", now=EPOCH)
 _TALLIES: Final = (
     "state",
     "source",
@@ -124,7 +124,7 @@ async def _load(store: Store, words: str, now: datetime = COLLECTED_AT) -> list[
 
 
 async def _ids(store: Store, words: str, now: datetime) -> list[str]:
-    query, cursor, ids = parse(words, now=now), None, list[str]()
+    query, cursor, ids = parse_query(words, now=now), None, list[str]()
     while True:
         page = await store.page(query, limit=_PAGE, cursor=cursor)
         ids += [head.id for head in page.heads]
@@ -214,8 +214,8 @@ async def _expired(store: Store) -> list[Rescued]:
     expired = await store.rescue(retry_in=timedelta(hours=1), max_redrives=5, limit=_PAGE)
     for name in (*_BROKERS, _REPLAYED):
         for head in await store.overdue(broker=name, lease=timedelta(hours=1), limit=_PAGE):
-            assert (head.state, head.unconfirmed, head.presumed) == (State.PROCESSING, True, False)
-            expired.append(Rescued(head.id, head.locked_by or "", State.RESOLVED))
+            assert (head.state, head.unconfirmed, head.presumed) == (LetterState.PROCESSING, True, False)
+            expired.append(Rescued(head.id, head.locked_by or "", LetterState.RESOLVED))
     return sorted(expired, key=lambda one: (leases[one.id] or EPOCH, one.id))
 
 

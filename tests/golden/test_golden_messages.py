@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from redrive.letters import Kind
+from redrive.letters import FailureKind
 from redrive.letters.redrive import HEADERS
 from tests.golden.messages import body_of, put_amqp, put_kafka
 from tests.golden.plain import check, read_json
@@ -116,7 +116,7 @@ def test_verdicts_of_version_1_are_parsed(broker: str) -> None:
 def test_recording_has_every_kind_of_failure(broker: str) -> None:
     recorded = RECORDED[broker]
     letters = [letter for one in recorded["dead_letters"] for letter in one["letters"]]
-    assert {letter["kind"] for letter in letters} == set(Kind)
+    assert {letter["kind"] for letter in letters} == set(FailureKind)
     waits, returns = recorded["received"]
     assert all(one["delivery_count"] > 1 for one in waits["deliveries"])
     assert {one["redrive"]["operation"] is None for one in returns["deliveries"]} == {True, False}

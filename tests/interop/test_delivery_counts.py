@@ -13,7 +13,7 @@ from redrive.amqp.content import Content
 from redrive.amqp.properties import BasicProperties, decode_properties, encode_properties
 from redrive.clock import SystemClock
 from redrive.errors import SourceConflictError
-from redrive.letters import DeadLetter, Headers, Message, Typed
+from redrive.letters import DeadLetter, Headers, Message, TypedValue
 from redrive.testing.factories import a_failure
 from redrive.transports.base import Death, Delivery, Publication, Receiver, Release, Source, Target
 from redrive.transports.rabbitmq import RabbitTransport
@@ -149,7 +149,7 @@ async def becomes(ask: Callable[[], Awaitable[int]], wanted: int) -> None:
 
 
 def death_of(delivery: Delivery) -> Death:
-    letter = DeadLetter.bury(
+    letter = DeadLetter.create(
         delivery.message, delivery.origin, a_failure(), key=delivery.key, reason="NonRetryableError"
     )
     return Death(delivery, letter)
@@ -522,14 +522,14 @@ async def test_headers_keep_names_values_and_types_but_not_their_order(
     headers = Headers(
         [
             ("z", 5),
-            ("int8", Typed("int8", -7)),
-            ("uint8", Typed("uint8", 200)),
-            ("int16", Typed("int16", -300)),
-            ("int32", Typed("int32", 70_000)),
+            ("int8", TypedValue("int8", -7)),
+            ("uint8", TypedValue("uint8", 200)),
+            ("int16", TypedValue("int16", -300)),
+            ("int32", TypedValue("int32", 70_000)),
             ("large", 2**40),
-            ("float32", Typed("float32", 0.25)),
+            ("float32", TypedValue("float32", 0.25)),
             ("a", "first"),
-            ("list", (Typed("int16", 4), 5, True, None)),
+            ("list", (TypedValue("int16", 4), 5, True, None)),
         ]
     )
     body = bytes(range(256))

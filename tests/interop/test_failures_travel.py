@@ -70,7 +70,7 @@ async def test_ladder_with_a_consumer_of_redrive_loses_nothing(each_broker: Rabb
     """It dead-letters by `reject`, and dies once in each round."""
     async with foreign(each_broker) as client:
         await ladder(client, kind)
-    source = Source(name="work", queue_type=kind, dead_letter="reject")
+    source = Source(name="work", queue_type=kind, dead_letter="native")
     async with RabbitTransport(each_broker.amqp_url, SystemClock()) as transport:
         for _ in range(ROUNDS):
             await crash(transport, source)

@@ -8,7 +8,7 @@ import pytest
 
 from redrive.clock import SystemClock
 from redrive.letters import Headers, Message
-from redrive.letters.letter import Hold
+from redrive.letters.letter import ClaimToken
 from redrive.letters.message import ConsumerRef
 from redrive.letters.redrive import PRIVATE, REPLAYED, Redrive, content_digest, marked
 from redrive.transports.base import Delivery, Publication, Release, Source, Target
@@ -17,7 +17,7 @@ from tests.services import RabbitMQ
 
 SENT = Message(body=b'{"order": 7}', headers=Headers({"tenant": "north"}), message_id="m-1")
 REDRIVE = Redrive(
-    Hold("letter-1", 4),
+    ClaimToken("letter-1", 4),
     2,
     operation="replay-1",
     to=ConsumerRef("shop", "orders"),

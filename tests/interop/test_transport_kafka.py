@@ -24,7 +24,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it exports 
 from redrive.clock import SystemClock
 from redrive.errors import BrokerRefusedError, PublishError, RedriveError
 from redrive.formats import told
-from redrive.letters import Headers, Hold, Message
+from redrive.letters import ClaimToken, Headers, Message
 from redrive.letters.message import ConsumerRef
 from redrive.letters.redrive import Redrive, content_digest, marked, redrive_of
 from redrive.testing.transport_suite.ground import all_done, death_of
@@ -200,7 +200,7 @@ async def test_a_late_record_does_not_hold_up_the_others_of_its_partition(kafka:
 
 async def test_no_more_is_taken_than_the_gap_allows_behind_a_record_that_is_stuck(kafka: Kafka) -> None:
     topic = kafka.topic("orders")
-    async with opened(kafka, "&gap=600") as transport:
+    async with opened(kafka, "&max_offset_gap=600") as transport:
         for _ in range(4):
             await send(transport, topic, *(Message(body=b"%d" % number) for number in range(1000)))
         receiver = await transport.receiver(Source(name=topic, window=100))
@@ -351,7 +351,7 @@ async def test_a_record_waits_in_a_retry_topic_and_comes_as_it_was(kafka: Kafka)
 def redriven(message: Message, source: str, group: str) -> Message:
     """The message as a worker sends it back."""
     redrive = Redrive(
-        Hold("01J0000000000000000000TEST", 7),
+        ClaimToken("01J0000000000000000000TEST", 7),
         attempt=2,
         operation="replay-1",
         to=ConsumerRef("events", source, group),
@@ -374,8 +374,8 @@ async def test_redrive_that_dies_again_is_recognised_in_its_dead_letter(
     kafka: Kafka, dead_letters: str
 ) -> None:
     topic, group, graves = kafka.topic("orders"), kafka.name("shop"), kafka.topic("graves")
-    async with opened(kafka, f"&format={dead_letters}") as transport:
-        source = Source(name=topic, group=group, dead_letter_queue=f"{group}.dlq")
+    async with opened(kafka, f"&dead_letter_format={dead_letters}") as transport:
+        source = Source(name=topic, consumer_group=group, dead_letter_queue=f"{group}.dlq")
         kafka.topic("shop.dlq")
         sent = [
             redriven(Message(body=body, key=key, headers=Headers([("a", b"\xff")])), topic, group)
@@ -405,7 +405,7 @@ async def test_redrive_for_another_group_is_recognised(kafka: Kafka) -> None:
     async with opened(kafka) as transport:
         plain = Message(body=b"x")
         await send(transport, topic, plain, redriven(plain, topic, "billing"))
-        receiver = await transport.receiver(Source(name=topic, group=kafka.name("shop")))
+        receiver = await transport.receiver(Source(name=topic, consumer_group=kafka.name("shop")))
         first, second = await take(receiver, 2)
         assert (first.redrive, first.is_for_another_group) == (None, False)
         assert second.is_for_another_group
@@ -430,7 +430,7 @@ async def test_taken_until_follows_a_group_that_never_catches_up(kafka: Kafka) -
             await send(transport, topic, Message(body=b"%d" % number), partition=number)
         sent = clock.monotonic()
         assert await transport.taken_until(topic, group) is None
-        receiver = await transport.receiver(Source(name=topic, group=group))
+        receiver = await transport.receiver(Source(name=topic, consumer_group=group))
         out = await take(receiver, 3)
         await send(transport, topic, Message(body=b"more"), partition=1)
         [more] = await take(receiver, 1)
@@ -463,7 +463,7 @@ async def test_taken_until_does_not_include_an_open_transaction(kafka: Kafka) ->
     topic, group, clock = kafka.topic("orders"), kafka.name("shop"), SystemClock()
     async with opened(kafka) as transport:
         await send(transport, topic, Message(body=b"before"))
-        receiver = await transport.receiver(Source(name=topic, group=group))
+        receiver = await transport.receiver(Source(name=topic, consumer_group=group))
         receiver.accept(await take(receiver, 1))
         await taken_since(transport, topic, group, clock.monotonic())
         producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": kafka.name("t")})
@@ -485,7 +485,7 @@ async def test_taken_until_does_not_include_a_record_in_a_retry_topic(kafka: Kaf
     topic, clock = kafka.topic("orders"), SystemClock()
     async with opened(kafka, "&retry=topics") as transport:
         group = kafka.name("shop") if named else kafka.name("g")  # the group of the URL
-        source = Source(name=topic, group=group if named else None)
+        source = Source(name=topic, consumer_group=group if named else None)
         await transport.provision([source])
         receiver = await transport.receiver(source)
         await send(transport, topic, Message(body=b"x"))

@@ -18,7 +18,7 @@ from redrive.amqp.content import Content
 from redrive.amqp.properties import BasicProperties, encode_properties
 from redrive.clock import SystemClock
 from redrive.errors import BrokerUnreachableError, PublishError, SourceMissingError
-from redrive.letters import DeadLetter, Headers, Message, Typed
+from redrive.letters import DeadLetter, Headers, Message, TypedValue
 from redrive.testing.factories import a_failure
 from redrive.transports.base import Death, Delivery, Publication, Receiver, Release, Source, Target
 from redrive.transports.rabbitmq import RabbitTransport
@@ -76,7 +76,7 @@ async def foreign(broker: RabbitMQ) -> AsyncIterator[Channel]:
 
 
 def death_of(delivery: Delivery, **failure: Any) -> Death:
-    letter = DeadLetter.bury(
+    letter = DeadLetter.create(
         delivery.message, delivery.origin, a_failure(**failure), key=delivery.key, reason="NonRetryableError"
     )
     return Death(delivery, letter)
@@ -92,7 +92,7 @@ async def test_a_dead_letter_can_be_read_by_pika(transport: RabbitTransport, bro
         transport,
         Message(
             body=b"\x00\xff{}",
-            headers=Headers({"tenant": "north", "size": Typed("int32", 5), "CC": ("audit",)}),
+            headers=Headers({"tenant": "north", "size": TypedValue("int32", 5), "CC": ("audit",)}),
             content_type="application/json",
             message_id="m-1",
             correlation_id="trace-1",
@@ -186,7 +186,7 @@ async def test_a_queue_that_is_not_bound_is_named(transport: RabbitTransport, br
 
 
 async def test_a_rejected_message_goes_where_the_queue_sends_its_dead(transport: RabbitTransport) -> None:
-    source = await made(transport, dead_letter="reject")
+    source = await made(transport, dead_letter="native")
     await send(transport, Message(body=b"x"))
     receiver = await transport.receiver(source)
     [delivery] = await take(receiver, 1)

@@ -7,34 +7,34 @@ from typing import assert_type
 
 import redrive
 from redrive import (
-    Attempt,
+    ClaimToken,
     Classification,
     Classifier,
     Clock,
     DeadLetter,
+    DelayList,
     Exponential,
     Failure,
+    FailureKind,
     Fixed,
     Headers,
-    Hold,
-    Kind,
     LetterHead,
-    Listed,
+    LetterState,
     Message,
     Note,
     Origin,
     Query,
     Redactor,
+    RedriveAttempt,
     RedriveError,
     Rule,
     Settings,
-    State,
     Store,
     SystemClock,
-    Typed,
+    TypedValue,
     decide,
     open_store,
-    parse,
+    parse_query,
 )
 from redrive.letters import HeaderValue
 from redrive.rules import Decision, Failed, NotRun, Succeeded
@@ -66,7 +66,7 @@ headers = Headers({"x-tenant": "north", "x-hops": 2, "nested": Headers([("a", b"
 assert_type(headers.get("x-tenant"), HeaderValue)
 assert_type(headers.get_all("x-tenant"), tuple[HeaderValue, ...])
 assert_type(headers.text("x-tenant"), str | None)
-assert_type(headers.with_({"x-hops": Typed("int8", 3)}), Headers)
+assert_type(headers.with_({"x-hops": TypedValue("int8", 3)}), Headers)
 assert_type(headers.without("x-hops"), Headers)
 assert_type(headers[0], tuple[str, HeaderValue])
 assert_type(headers[1:], Headers)
@@ -75,14 +75,14 @@ message = Message(body=b"{}", headers=headers, message_id="m-1")
 assert_type(message.body, bytes | None)
 assert_type(message.size, int)
 origin = Origin(transport="kafka", source="orders", partition=3, offset=17)
-failure = Failure(error_type="TimeoutError", text="timed out", at=now, kind=Kind.TIMEOUT)
+failure = Failure(error_type="TimeoutError", text="timed out", at=now, kind=FailureKind.TIMEOUT)
 assert_type(failure.fingerprint, str)
 
-letter = DeadLetter.bury(message, origin, failure, key="orders/3/17", reason="exhausted", tags=("vip",))
+letter = DeadLetter.create(message, origin, failure, key="orders/3/17", reason="exhausted", tags=("vip",))
 assert_type(letter, DeadLetter)
-assert_type(letter.hold, Hold)
-assert_type(letter.state, State)
-assert_type(letter.attempts, tuple[Attempt, ...])
+assert_type(letter.claim_token, ClaimToken)
+assert_type(letter.state, LetterState)
+assert_type(letter.attempts, tuple[RedriveAttempt, ...])
 assert_type(letter.notes, tuple[Note, ...])
 head: LetterHead = letter
 assert_type(head.lease_until, datetime | None)
@@ -92,14 +92,14 @@ assert_type(head.lease_until, datetime | None)
 classifier = Classifier()
 found = classifier.classify(TimeoutError("timed out"))
 assert_type(found, Classification)
-assert_type(found.kind, Kind)
+assert_type(found.kind, FailureKind)
 assert_type(found.retryable, bool)
 assert_type(decide(Failed(found), 1, 3), Decision)
 assert_type(decide(Succeeded(), 1, 3), Decision)
 assert_type(decide(NotRun(), 4, 3), Decision)
 assert_type(Exponential().delay(1, 0.5), timedelta)
 assert_type(Fixed(timedelta(seconds=1)).delay(1), timedelta)
-assert_type(Listed(timedelta(seconds=1), then="stop").delay(2), timedelta | None)
+assert_type(DelayList(timedelta(seconds=1), then="stop").delay(2), timedelta | None)
 assert_type(Redactor(terms=["falcon"]).clean("about falcon"), str)
 
 # --- settings --------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ assert_type(settings, Settings)
 assert_type(settings.store.max_bytes, int | None)
 assert_type(settings.recover.lease, timedelta)
 assert_type(settings.rules, tuple[Rule, ...])
-assert_type(settings.redact.extra, Mapping[str, str])
+assert_type(settings.redact.patterns, Mapping[str, str])
 
 # --- clocks ----------------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ assert_type(clocks[0].monotonic(), timedelta)
 
 # --- stores ----------------------------------------------------------------------------------------------
 
-query = parse("state:pending since:2h", now=now)
+query = parse_query("state:pending since:2h", now=now)
 assert_type(query, Query)
 assert_type(query.matches(letter), bool)
 
@@ -144,9 +144,9 @@ async def life_of_a_letter(store: Store) -> None:
     held = await store.claim("worker-1", broker="rabbitmq", limit=5, lease=timedelta(minutes=1))
     assert_type(held, list[LetterHead])
     assert_type(await store.take([letter.id], "worker-1"), list[LetterHead])
-    assert_type(await store.extend([one.hold for one in held], sent=True), list[bool])
+    assert_type(await store.extend([one.claim_token for one in held], sent=True), list[bool])
     outcomes: list[Outcome] = [Resolve(), Retry(at=now, failure=failure), Park(detail="look at it")]
-    settlements = [Settlement(one.hold, outcome) for one, outcome in zip(held, outcomes, strict=False)]
+    settlements = [Settlement(one.claim_token, outcome) for one, outcome in zip(held, outcomes, strict=False)]
     assert_type(await store.settle(settlements), list[bool])
     assert_type(await store.rescue(retry_in=timedelta(minutes=1)), list[Rescued])
     for change in (Schedule(now), Discard("no longer wanted"), Assign("ann"), Tag(add=("vip",)), Delete()):

@@ -29,7 +29,7 @@ async def status(
         "server": ("192.168.7.7", 15672),
         "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in given.items()],
     }
-    await BrowserGuard(app, hosts, setting="serve.allowed_hosts")(scope, receive, send)
+    await BrowserGuard(app, hosts, setting="server.allowed_hosts")(scope, receive, send)
     found: int = sent[0]["status"]
     return found
 

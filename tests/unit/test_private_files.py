@@ -17,7 +17,7 @@ from redrive.demo.run import Options, write_settings
 from redrive.errors import SettingsError
 from redrive.private_files import create_private_file, make_private_directory, private_opener
 from redrive.serve.lock import ServeLock
-from redrive.settings import RetentionSettings, ServeSettings, Settings, StoreSettings
+from redrive.settings import RetentionSettings, ServerSettings, Settings, StoreOptions
 from redrive.stores import cold_files
 from redrive.stores.server_key import open_access, read_key
 from redrive.stores.sqlite import SqliteStore
@@ -136,9 +136,9 @@ async def test_servers_that_start_at_once_have_one_key(tmp_path: Path) -> None:
 
 def test_doctor_reports_open_files_with_the_command_that_closes_them(tmp_path: Path) -> None:
     settings = Settings(
-        store=StoreSettings(url=f"sqlite:{tmp_path / 'my store.db'}"),
-        serve=ServeSettings(data=str(tmp_path / "data")),
-        retention=RetentionSettings(directory=str(tmp_path / "archive")),
+        store=StoreOptions(url=f"sqlite:{tmp_path / 'my store.db'}"),
+        server=ServerSettings(data_directory=str(tmp_path / "data")),
+        retention=RetentionSettings(archive_directory=str(tmp_path / "archive")),
     )
     assert permission_findings(settings) == []
     for name in (
@@ -170,5 +170,10 @@ def test_doctor_reports_open_files_with_the_command_that_closes_them(tmp_path: P
 
 def test_doctor_leaves_stores_that_are_no_files_alone() -> None:
     for url in ("memory:", "postgresql://db-1/orders", "http://127.0.0.1:8642"):
-        settings = Settings(store=StoreSettings(url=url))
-        assert permission_findings(msgspec.structs.replace(settings, serve=ServeSettings(data="/none"))) == []
+        settings = Settings(store=StoreOptions(url=url))
+        assert (
+            permission_findings(
+                msgspec.structs.replace(settings, server=ServerSettings(data_directory="/none"))
+            )
+            == []
+        )

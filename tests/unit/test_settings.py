@@ -3,6 +3,7 @@
 import contextlib
 import os
 from datetime import timedelta
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from redrive.errors import SettingsError
-from redrive.letters import Kind
-from redrive.rules import Exponential, Fixed, Listed, Strategy
-from redrive.settings import FILE_NAME, SECTIONS, Settings, load, read
+from redrive.letters import FailureKind
+from redrive.rules import DelayList, Exponential, Fixed, Strategy
+from redrive.settings import FILE_NAME, LISTS, RENAMED, SECTIONS, Settings, load, read, variable_name
 
 
 def refusal(table: dict[str, Any], environ: dict[str, str] | None = None) -> str:
@@ -43,18 +44,19 @@ def test_nothing_said_means_the_defaults() -> None:
     assert settings == Settings()
     assert settings.store.url == "sqlite:redrive.db"
     assert settings.store.max_bytes is None
-    assert settings.retry.max_deliveries == 3
+    assert settings.consume.max_deliveries == 3
     assert settings.recover.lease == timedelta(minutes=5)
-    assert settings.recover.poll == timedelta(seconds=30)
+    assert settings.recover.poll_interval == timedelta(seconds=30)
     assert settings.recover.max_redrives == 5
-    assert settings.recover.steps == tuple(timedelta(minutes=minutes) for minutes in (1, 5, 15, 30, 60))
+    assert settings.recover.delays == tuple(timedelta(minutes=minutes) for minutes in (1, 5, 15, 30, 60))
     assert settings.recover.off_peak_hours == (2, 3, 4)
 
 
 def test_every_setting_has_a_default_a_reader_and_a_meaning() -> None:
     for section, (kind, known) in SECTIONS.items():
-        assert set(known) == set(kind.__struct_fields__), section  # type: ignore[attr-defined]
-        assert isinstance(getattr(Settings(), section), kind)
+        nested = {name.removeprefix(f"{section}.") for name in SECTIONS if name.startswith(f"{section}.")}
+        assert {*known, *nested} == set(kind.__struct_fields__), section  # type: ignore[attr-defined]
+        assert isinstance(attrgetter(section)(Settings()), kind)
         assert all(setting.help for setting in known.values())
 
 
@@ -66,26 +68,26 @@ def test_a_file_is_read(file: Path) -> None:
         url = "memory:"
         busy_timeout = "250ms"
         max_bytes = 1_048_576
-        [retry]
+        [consume]
         backoff = ["1s", "5s", "stop"]
         [recover]
-        steps = ["1m", "1h30m"]
+        delays = ["1m", "1h30m"]
         off_peak_hours = [0, 23]
         time_zone = "Europe/Berlin"
-        cpu_below = 1
+        max_cpu = 1
         [redact]
-        mode = "whole"
+        mode = "text"
         terms = ["Falcon"]
-        extra = { ticket = "T-[0-9]{4}" }
+        patterns = { ticket = "T-[0-9]{4}" }
         """,
     )
     assert settings.store.url == "memory:"
     assert settings.store.busy_timeout == timedelta(milliseconds=250)
     assert settings.store.max_bytes == 2**20
-    assert settings.retry.backoff == Listed(timedelta(seconds=1), timedelta(seconds=5), then="stop")
-    assert settings.recover.steps == (timedelta(minutes=1), timedelta(minutes=90))
+    assert settings.consume.backoff == DelayList(timedelta(seconds=1), timedelta(seconds=5), then="stop")
+    assert settings.recover.delays == (timedelta(minutes=1), timedelta(minutes=90))
     assert settings.recover.off_peak_hours == (0, 23)
-    assert settings.recover.cpu_below == 1.0
+    assert settings.recover.max_cpu == 1.0
     assert settings.redactor().clean("about Falcon") == settings.redactor().clean("code T-1234")
     assert settings.strategy_options().time_zone == "Europe/Berlin"
 
@@ -95,15 +97,15 @@ def test_without_a_path_the_file_here_is_read_if_there_is_one(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert load() == Settings()
-    Path(FILE_NAME).write_text("[recover]\nbatch = 7\n", "utf-8")
-    assert load().recover.batch == 7
+    Path(FILE_NAME).write_text("[recover]\nbatch_size = 7\n", "utf-8")
+    assert load().recover.batch_size == 7
 
 
 def test_the_environment_wins_over_the_file(file: Path) -> None:
-    text = "[recover]\nbatch = 7\npoll = '1s'\n"
-    settings = from_file(file, text, {"REDRIVE_RECOVER_BATCH": "8", "REDRIVE_STORE_URL": "memory:"})
-    assert settings.recover.batch == 8
-    assert settings.recover.poll == timedelta(seconds=1)
+    text = "[recover]\nbatch_size = 7\npoll_interval = '1s'\n"
+    settings = from_file(file, text, {"REDRIVE_RECOVER_BATCH_SIZE": "8", "REDRIVE_STORE_URL": "memory:"})
+    assert settings.recover.batch_size == 8
+    assert settings.recover.poll_interval == timedelta(seconds=1)
     assert settings.store.url == "memory:"
 
 
@@ -114,18 +116,18 @@ def test_the_environment_wins_over_the_file(file: Path) -> None:
         ("REDRIVE_STORE_URL", '"sqlite:x.db"', "sqlite:x.db"),
         ("REDRIVE_STORE_BUSY_TIMEOUT", "3s", timedelta(seconds=3)),
         ("REDRIVE_STORE_MAX_BYTES", "2_000_000", 2_000_000),
-        ("REDRIVE_RETRY_BACKOFF", "10s", Fixed(timedelta(seconds=10))),
+        ("REDRIVE_CONSUME_BACKOFF", "10s", Fixed(timedelta(seconds=10))),
         (
-            "REDRIVE_RETRY_BACKOFF",
+            "REDRIVE_CONSUME_BACKOFF",
             "exponential 2s x3 cap 1m ±10%",
             Exponential(timedelta(seconds=2), 3, jitter=0.1),
         ),
         ("REDRIVE_RECOVER_OFF_PEAK_HOURS", "[1, 2]", (1, 2)),
-        ("REDRIVE_RECOVER_STEPS", '["1m", "2m"]', (timedelta(minutes=1), timedelta(minutes=2))),
-        ("REDRIVE_RECOVER_CPU_BELOW", "0.5", 0.5),
+        ("REDRIVE_RECOVER_DELAYS", '["1m", "2m"]', (timedelta(minutes=1), timedelta(minutes=2))),
+        ("REDRIVE_RECOVER_MAX_CPU", "0.5", 0.5),
         ("REDRIVE_RECOVER_TIME_ZONE", "Asia/Tokyo", "Asia/Tokyo"),
         ("REDRIVE_REDACT_TERMS", "['one', 'two']", ("one", "two")),
-        ("REDRIVE_REDACT_EXTRA", "{ticket = 'T-[0-9]{4}'}", {"ticket": "T-[0-9]{4}"}),
+        ("REDRIVE_REDACT_PATTERNS", "{ticket = 'T-[0-9]{4}'}", {"ticket": "T-[0-9]{4}"}),
     ],
 )
 def test_a_variable_is_read_as_the_file_would_be(variable: str, text: str, value: object) -> None:
@@ -142,6 +144,16 @@ def test_variables_of_others_are_left_alone() -> None:
         "PATH": "/",
     }
     assert read({}, others) == Settings()
+
+
+def test_nested_table_is_read_from_file_and_environment() -> None:
+    table = {"consume": {"prefetch": 3, "breaker": {"pause": "1s", "window": 7}}}
+    consume = read(table, {"REDRIVE_CONSUME_BREAKER_WINDOW": "9"}).consume
+    assert (consume.prefetch, consume.breaker.pause, consume.breaker.window) == (3, timedelta(seconds=1), 9)
+    alone = read({}, {"REDRIVE_CONSUME_BREAKER_ENABLED": "false"}).consume
+    assert alone == msgspec.structs.replace(
+        Settings().consume, breaker=msgspec.structs.replace(Settings().consume.breaker, enabled=False)
+    )
 
 
 def test_rules_and_strategies_come_from_the_file(file: Path) -> None:
@@ -162,9 +174,9 @@ def test_rules_and_strategies_come_from_the_file(file: Path) -> None:
     )
     assert [rule.name for rule in settings.rules] == ["dup", "later"]
     assert settings.classifier().classify_text("E", "Duplicate invoice 7").rule == "dup"
-    assert settings.strategies == {Kind.TIMEOUT: Strategy.SCHEDULED}
-    assert settings.strategy_options().strategy_for(Kind.TIMEOUT) is Strategy.SCHEDULED
-    assert settings.strategy_options().strategy_for(Kind.NETWORK) is Strategy.IMMEDIATE
+    assert settings.strategies == {FailureKind.TIMEOUT: Strategy.SCHEDULED}
+    assert settings.strategy_options().strategy_for(FailureKind.TIMEOUT) is Strategy.SCHEDULED
+    assert settings.strategy_options().strategy_for(FailureKind.NETWORK) is Strategy.IMMEDIATE
 
 
 # --- what is refused -------------------------------------------------------------------------------------
@@ -174,11 +186,11 @@ def test_rules_and_strategies_come_from_the_file(file: Path) -> None:
     ("table", "says"),
     [
         ({"stroe": {}}, "unknown section [stroe]; did you mean 'store'?"),
-        ({"zzz": {}}, "unknown section [zzz]; use one of store, broker, consume, retry, recover, "),
+        ({"zzz": {}}, "unknown section [zzz]; use one of store, broker, consume, recover, "),
         ({"store": {"ulr": "x"}}, "unknown setting 'ulr' in [store]; did you mean 'url'?"),
         ({"store": {"zzzzz": 1}}, "unknown setting 'zzzzz' in [store]; use one of url, busy_timeout"),
         ({"store": {"lease": "5m"}}, "unknown setting 'lease' in [store]"),
-        ({"store": 5}, "'store' is a section: write [store] on a line of its own"),
+        ({"store": 5}, "'store' is a section; write [store] on a separate line"),
         ({"store": "sqlite:x"}, "'store' is a section"),
         ({"store": []}, "'store' is a section"),
         ({"rules": {}}, "rules: write a list"),
@@ -186,13 +198,54 @@ def test_rules_and_strategies_come_from_the_file(file: Path) -> None:
         ({"strategies": []}, "strategies: write a table"),
         ({"strategies": {"timeot": "manual"}}, "did you mean 'timeout'?"),
         ({"strategies": {"timeout": "manul"}}, "did you mean 'manual'?"),
-        ({"redact": {"mode": "hole"}}, "redaction mode 'hole' is unknown"),
-        ({"redact": {"extra": {"bad": "("}}}, "bad"),
-        ({"redact": {"off": ["nonsense"]}}, "nonsense"),
+        ({"redact": {"mode": "hole"}}, "redact.mode = 'hole': must be one of secret, text"),
+        ({"redact": {"patterns": {"bad": "("}}}, "bad"),
+        ({"redact": {"disabled": ["nonsense"]}}, "nonsense"),
         ({"recover": {"time_zone": "Mars/Base"}}, "unknown time zone 'Mars/Base'"),
     ],
 )
 def test_what_is_unknown_is_refused_with_what_to_write_instead(table: dict[str, Any], says: str) -> None:
+    assert says in refusal(table)
+
+
+def names_of_settings() -> set[str]:
+    sections = {f"{section}.{name}" for section, (_, known) in SECTIONS.items() for name in known}
+    return sections | {f"{section}.{key}" for section in LISTS for key in LISTS[section].keys}
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_renamed_setting_is_refused_with_its_new_name(old: str) -> None:
+    new = RENAMED[old]
+    known = names_of_settings()
+    assert old not in known
+    section, _, name = old.partition(".")
+    if not name:
+        assert new in {*SECTIONS, *LISTS}
+        assert refusal({section: []}) == f"unknown section [{section}]; did you mean '{new}'?"
+        return
+    assert new in known
+    if section in LISTS:
+        assert refusal({section: [{name: "x"}]}).endswith(f"; did you mean '{new}'?")
+        return
+    assert refusal({section: {name: "x"}}).endswith(f"; did you mean '{new}'?")
+    variable = refusal({}, {variable_name(old): "x"})
+    assert variable == f"unknown variable {variable_name(old)}; did you mean '{variable_name(new)}'?"
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ({"consume": {"dead_letter": "reject"}}, "must be one of publish, native; did you mean 'native'?"),
+        ({"redact": {"mode": "whole"}}, "must be one of secret, text; did you mean 'text'?"),
+        ({"redact": {"mode": "parts"}}, "must be one of secret, text; did you mean 'secret'?"),
+        ({"consume": {"breaker": {"puase": "1s"}}}, "unknown setting 'puase' in [consume.breaker]"),
+        ({"consume": {"breaker": True}}, "'consume.breaker' is a section; write [consume.breaker]"),
+        ({"consume.breaker": {"pause": "1s"}}, "unknown section [consume.breaker]"),
+        ({"consume": {"breaker": {"pause": "2m"}}}, "consume.breaker.max_pause must not be shorter"),
+        ({"retry": {"zzz": 1}}, "unknown section [retry]; did you mean 'consume'?"),
+    ],
+)
+def test_renamed_values_and_nested_tables_are_checked(table: dict[str, Any], says: str) -> None:
     assert says in refusal(table)
 
 
@@ -201,9 +254,10 @@ def test_what_is_unknown_is_refused_with_what_to_write_instead(table: dict[str, 
     [
         (
             "REDRIVE_STORE_ULR",
-            "unknown variable REDRIVE_STORE_ULR: [store] has no such setting; did you mean 'url'?",
+            "unknown variable REDRIVE_STORE_ULR; did you mean 'url'?",
         ),
-        ("REDRIVE_RECOVER_ZZZZZ", "use one of lease, poll"),
+        ("REDRIVE_RECOVER_ZZZZZ", "use one of lease, poll_interval"),
+        ("REDRIVE_CONSUME_BREAKER_PUASE", "did you mean 'breaker_pause'?"),
         ("REDRIVE_STORE_", "unknown variable REDRIVE_STORE_"),
         ("REDRIVE_STORE", "unknown variable REDRIVE_STORE"),
     ],
@@ -213,33 +267,33 @@ def test_an_unknown_variable_is_refused(variable: str, says: str) -> None:
 
 
 WRONG_TYPES: list[tuple[str, Any, str]] = [
-    ("store.url", 5, "wants text that is not empty"),
-    ("store.url", "  ", "wants text that is not empty"),
-    ("store.url", True, "wants text"),
-    ("store.busy_timeout", 5, "wants a duration with its unit"),
+    ("store.url", 5, "must be a non-empty string"),
+    ("store.url", "  ", "must be a non-empty string"),
+    ("store.url", True, "must be a non-empty string"),
+    ("store.busy_timeout", 5, "must be a duration with a unit"),
     ("store.busy_timeout", "5", "add a unit, such as '5s'"),
     ("store.busy_timeout", "soon", "is not a duration"),
-    ("store.max_bytes", "big", "wants a whole number between 1048576 and"),
-    ("store.max_bytes", 2e6, "wants a whole number"),
-    ("store.max_bytes", True, "wants a whole number"),
-    ("retry.backoff", 5, "is not a back-off"),
-    ("retry.backoff", "exponential soon", "cannot read 'soon'"),
-    ("retry.backoff", [], "a list of delays needs at least one"),
-    ("recover.batch", "ten", "wants a whole number between 1 and 10000"),
-    ("recover.steps", "1m", "wants a list of durations"),
-    ("recover.steps", [], "wants a list of durations"),
-    ("recover.steps", [5], "wants a duration with its unit"),
-    ("recover.off_peak_hours", 2, "wants a list of hours"),
-    ("recover.off_peak_hours", [], "wants a list of hours"),
-    ("recover.off_peak_hours", ["2"], "wants a whole number between 0 and 23"),
-    ("recover.cpu_below", "0.8", "wants a share between 0 and 1"),
-    ("recover.cpu_below", True, "wants a share between 0 and 1"),
-    ("recover.cpu_below", float("nan"), "wants a share between 0 and 1"),
-    ("redact.terms", "one", "wants a list of texts"),
-    ("redact.terms", ["one", " "], "wants a list of texts, none of them empty"),
-    ("redact.keep", [5], "wants a list of texts"),
-    ("redact.extra", [], "wants a table of texts"),
-    ("redact.extra", {"a": 5}, "wants a table of texts"),
+    ("store.max_bytes", "big", "must be an integer between 1048576 and"),
+    ("store.max_bytes", 2e6, "must be an integer"),
+    ("store.max_bytes", True, "must be an integer"),
+    ("consume.backoff", 5, "is not a back-off"),
+    ("consume.backoff", "exponential soon", "cannot read 'soon'"),
+    ("consume.backoff", [], "a list of delays needs at least one"),
+    ("recover.batch_size", "ten", "must be an integer between 1 and 10000"),
+    ("recover.delays", "1m", "must be a list of durations"),
+    ("recover.delays", [], "must be a list of durations"),
+    ("recover.delays", [5], "must be a duration with a unit"),
+    ("recover.off_peak_hours", 2, "must be a list of hours"),
+    ("recover.off_peak_hours", [], "must be a list of hours"),
+    ("recover.off_peak_hours", ["2"], "must be an integer between 0 and 23"),
+    ("recover.max_cpu", "0.8", "must be a number above 0 and up to 1"),
+    ("recover.max_cpu", True, "must be a number above 0 and up to 1"),
+    ("recover.max_cpu", float("nan"), "must be a number above 0 and up to 1"),
+    ("redact.terms", "one", "must be a list of non-empty strings"),
+    ("redact.terms", ["one", " "], "must be a list of non-empty strings"),
+    ("redact.allow", [5], "must be a list of non-empty strings"),
+    ("redact.patterns", [], "must be a table of strings"),
+    ("redact.patterns", {"a": 5}, "must be a table of strings"),
 ]
 
 
@@ -254,20 +308,20 @@ def test_a_value_of_the_wrong_type_is_refused_where_it_stands(name: str, value: 
 # (setting, just below, lowest, highest, just above)
 LIMITS: list[tuple[str, Any, Any, Any, Any]] = [
     ("store.busy_timeout", "-1s", "0s", "1h", "1h1us"),
-    ("store.check_for", "-1us", "0s", "1d", "1d1us"),
+    ("store.integrity_check_timeout", "-1us", "0s", "1d", "1d1us"),
     ("store.max_bytes", 2**20 - 1, 2**20, 2**47, 2**47 + 1),
-    ("retry.max_deliveries", 0, 1, 1000, 1001),
-    ("retry.attempts", 0, 1, 100, 101),
+    ("consume.max_deliveries", 0, 1, 1000, 1001),
+    ("consume.attempts", 0, 1, 100, 101),
     ("recover.lease", "999ms", "1s", "30d", "30d1us"),
-    ("recover.poll", "9ms", "10ms", "1d", "1d1us"),
-    ("recover.batch", 0, 1, 10_000, 10_001),
+    ("recover.poll_interval", "9ms", "10ms", "1d", "1d1us"),
+    ("recover.batch_size", 0, 1, 10_000, 10_001),
     ("recover.max_redrives", -1, 1, 1000, 1001),
-    ("recover.steps", ["-1s"], ["0s"], ["365d"], ["365d1us"]),
+    ("recover.delays", ["-1s"], ["0s"], ["365d"], ["365d1us"]),
     ("recover.off_peak_hours", [-1], [0], [23], [24]),
-    ("recover.recheck", "0s", "1s", "1d", "1d1us"),
-    ("recover.cpu_below", 0, 0.000001, 1, 1.000001),
-    ("recover.memory_below", -0.5, 0.5, 1.0, 85),
-    ("retry.backoff", "-1s", "0s", "3650d", "3651d"),
+    ("recover.recheck_interval", "0s", "1s", "1d", "1d1us"),
+    ("recover.max_cpu", 0, 0.000001, 1, 1.000001),
+    ("recover.max_memory", -0.5, 0.5, 1.0, 85),
+    ("consume.backoff", "-1s", "0s", "3650d", "3651d"),
 ]
 
 
@@ -303,7 +357,7 @@ def test_absurd_variables_are_refused_for_every_setting_or_taken(text: str) -> N
     for section, (_, known) in SECTIONS.items():
         for name in known:
             try:
-                settings = read({}, {f"REDRIVE_{section}_{name}".upper(): text})
+                settings = read({}, {variable_name(f"{section}.{name}"): text})
             except SettingsError as error:
                 assert "\n" not in str(error)  # noqa: PT017  both ways are right, another error is not
             else:
@@ -355,8 +409,9 @@ def test_any_table_is_read_or_refused(table: dict[str, Any]) -> None:
 )
 def test_any_value_of_any_setting_is_read_or_refused_in_one_line(where: tuple[str, str], value: Any) -> None:
     section, name = where
+    outer, _, inner = section.partition(".")
     try:
-        read({section: {name: value}})
+        read({outer: {inner: {name: value}} if inner else {name: value}})
     except SettingsError as error:
         assert "\n" not in str(error)  # noqa: PT017
 

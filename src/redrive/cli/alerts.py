@@ -27,7 +27,7 @@ from redrive.errors import (
     on_one_line,
     use_instead,
 )
-from redrive.settings import NotifySettings, Settings, load
+from redrive.settings import NotifierSettings, Settings, load
 from redrive.stores.base import Store
 from redrive.stores.checks import check_name
 from redrive.watch.alerts.alarm import Book
@@ -253,7 +253,7 @@ def test(
 
     settings = load(path, os.environ)
     chosen = _chosen(settings, names)
-    notifiers = notifiers_of(msgspec.structs.replace(settings, notify=chosen), os.environ)
+    notifiers = notifiers_of(msgspec.structs.replace(settings, notifiers=chosen), os.environ)
     clock = SystemClock()
     tried = asyncio.run(_tried(chosen, notifiers, _test_alert(clock.now()), clock))
     if for_programs:
@@ -264,10 +264,10 @@ def test(
         raise RedriveError(f"{failed} of {counted(len(tried), 'notifier')} did not take the test alert")
 
 
-def _chosen(settings: Settings, names: Sequence[str]) -> tuple[NotifySettings, ...]:
-    known = {one.name: one for one in settings.notify}
+def _chosen(settings: Settings, names: Sequence[str]) -> tuple[NotifierSettings, ...]:
+    known = {one.name: one for one in settings.notifiers}
     if not known:
-        raise SettingsError("no notifiers are configured; add a [[notify]] table to the settings")
+        raise SettingsError("no notifiers are configured; add a [[notifiers]] table to the settings")
     for name in names:
         if name not in known:
             raise SettingsError(f"no notifier has the name '{name:.60}'{use_instead(name, known)}")
@@ -288,9 +288,9 @@ def _test_alert(now: datetime) -> Alert:
 
 
 async def _tried(
-    settings: Sequence[NotifySettings], notifiers: Sequence[Notifier], alert: Alert, clock: Clock
+    settings: Sequence[NotifierSettings], notifiers: Sequence[Notifier], alert: Alert, clock: Clock
 ) -> list[Tried]:
-    async def one(asked: NotifySettings, notifier: Notifier) -> Tried:
+    async def one(asked: NotifierSettings, notifier: Notifier) -> Tried:
         began = clock.monotonic()
         try:
             error = await attempt(notifier, alert)
@@ -299,7 +299,7 @@ async def _tried(
             await notifier.close()
         return Tried(
             name=asked.name,
-            kind=asked.kind,
+            kind=asked.type,
             taken=error is None,
             seconds=round(lasted.total_seconds(), 3),
             error=None if error is None else str(error),

@@ -63,7 +63,7 @@ _PORT = click.IntRange(0, 65535)
     "allowed_hosts",
     metavar="NAME",
     multiple=True,
-    help="A host name that requests to the management API may use, instead of serve.allowed_hosts. Repeatable.",
+    help="A host name that requests to the management API may use, instead of server.allowed_hosts. Repeatable.",
 )
 @click.option(
     "--data",
@@ -136,14 +136,14 @@ _PORT = click.IntRange(0, 65535)
     "--anonymous-login-user",
     default="guest",
     show_default=True,
-    envvar="REDRIVE_SERVE_ANONYMOUS_LOGIN_USER",
+    envvar="REDRIVE_EMBEDDED_ANONYMOUS_LOGIN_USER",
     help="As whom clients of this machine log in by ANONYMOUS; none: they cannot.",
 )
 @click.option(
     "--anonymous-login-pass",
     default="guest",
     show_default=True,
-    envvar="REDRIVE_SERVE_ANONYMOUS_LOGIN_PASS",
+    envvar="REDRIVE_EMBEDDED_ANONYMOUS_LOGIN_PASS",
     help="The password of that user; a variable of the environment hides it from a list of processes.",
 )
 @click.option("--dead-letter-fallback", metavar="QUEUE", help="Keeps dead letters that had nowhere to go.")
@@ -206,7 +206,7 @@ def _read_settings(given: dict[str, object], settings: Settings) -> None:
     for feature in ("dlx", "ttl", "length_limit"):
         if given[feature] is None:
             given[feature] = getattr(settings.embedded, f"enable_{feature}")
-    given["allowed_hosts"] = given["allowed_hosts"] or settings.serve.allowed_hosts
+    given["allowed_hosts"] = given["allowed_hosts"] or settings.server.allowed_hosts
 
 
 def _options(given: dict[str, object]) -> BrokerOptions:

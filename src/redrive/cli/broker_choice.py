@@ -78,7 +78,7 @@ class FoundBroker(msgspec.Struct, frozen=True, kw_only=True):
 def choose_broker(settings: Settings, registered: Brokers, given: str | None) -> BrokerChoice:
     """The broker that `--broker NAME|URL` names; without it the broker of the settings."""
     configured = broker_name(settings)
-    url = settings.broker.url or f"amqp://127.0.0.1:{settings.serve.broker_port or _AMQP_PORT}"
+    url = settings.broker.url or f"amqp://127.0.0.1:{settings.embedded.port or _AMQP_PORT}"
     if given is not None and is_reference(given):
         given = broker_url(given)
     if given is None:

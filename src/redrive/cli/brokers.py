@@ -25,7 +25,7 @@ from redrive.cli.progress import progress
 from redrive.cli.table import table
 from redrive.clock import SystemClock
 from redrive.errors import on_one_line
-from redrive.letters import State
+from redrive.letters import LetterState
 from redrive.settings import Settings
 from redrive.stores.base import Store
 from redrive.stores.brokers import UNNAMED, Brokers, KnownBroker, forget, known_brokers
@@ -175,7 +175,7 @@ def set_broker(
 
     async def work(store: Store, _settings: Settings) -> tuple[int, int, bool]:
         found = [head for head in await chosen(store, ids, where) if head.broker != name]
-        going = [head.id for head in found if head.state is not State.PROCESSING]
+        going = [head.id for head in found if head.state is not LetterState.PROCESSING]
         registered = await known_brokers(store)
         if going:
             if name not in registered and not for_programs:

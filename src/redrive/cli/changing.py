@@ -19,7 +19,7 @@ from redrive.cli.letters import (
 )
 from redrive.cli.output import as_json
 from redrive.errors import RedriveError, SettingsError, on_one_line
-from redrive.letters import LetterHead, State
+from redrive.letters import LetterHead, LetterState
 from redrive.settings import Settings
 from redrive.stores.base import Store
 from redrive.stores.changes import (
@@ -36,7 +36,7 @@ from redrive.stores.changes import (
 )
 from redrive.stores.many import change_those_that_can
 
-_OVER = (State.RESOLVED, State.ARCHIVED)
+_OVER = (LetterState.RESOLVED, LetterState.ARCHIVED)
 
 
 @click.command("discard")
@@ -66,7 +66,7 @@ def discard(
 
     async def work(store: Store, _settings: Settings) -> tuple[int, int]:
         found = await chosen(store, ids, where)
-        going = [head.id for head in found if head.state not in (*_OVER, State.PROCESSING)]
+        going = [head.id for head in found if head.state not in (*_OVER, LetterState.PROCESSING)]
         if going:
             ask_first(f"discard {counted(len(going))}?", yes=yes)
         return await put_away(store, going, why), len(found)
@@ -84,10 +84,10 @@ async def put_away(store: Store, ids: Sequence[str], why: str) -> int:
     done = 0
     for part in portions(ids):
         heads = await heads_of(store, part)
-        pending = [head.id for head in heads.values() if head.state is State.PENDING]
+        pending = [head.id for head in heads.values() if head.state is LetterState.PENDING]
         held = await store.take(pending, actor()) if pending else []
         done += await _put_held_away(store, held, why)
-        for change, state in ((Discard(why), State.MANUAL), (Archive(), State.FAILED)):
+        for change, state in ((Discard(why), LetterState.MANUAL), (Archive(), LetterState.FAILED)):
             done += await change_those_that_can(
                 store, change, [head.id for head in heads.values() if head.state is state], by=actor()
             )
@@ -98,7 +98,9 @@ async def _put_held_away(store: Store, held: Sequence[LetterHead], why: str) -> 
     """Archive letters that are in our hands; how many that were."""
     if not held:
         return 0
-    parked = await store.settle([Settlement(head.hold, Park(detail=why or "discarded")) for head in held])
+    parked = await store.settle(
+        [Settlement(head.claim_token, Park(detail=why or "discarded")) for head in held]
+    )
     ours = [head.id for head, is_ours in zip(held, parked, strict=True) if is_ours]
     return await change_those_that_can(store, Discard(why), ours, by=actor())
 
@@ -140,7 +142,9 @@ def resolve(
             ask_first(f"resolve {counted(len(waiting))}?", yes=yes)
         done: list[str] = []
         for part in portions(waiting):
-            settled = await store.settle([Settlement(head.hold, Resolve(detail=detail)) for head in part])
+            settled = await store.settle(
+                [Settlement(head.claim_token, Resolve(detail=detail)) for head in part]
+            )
             for head, is_done in zip(part, settled, strict=True):
                 if is_done:
                     done.append(head.id)
@@ -164,11 +168,11 @@ def resolve(
 
 def _why_not_resolved(head: LetterHead) -> str:
     match head.state:
-        case State.PROCESSING if head.sent_at is not None and head.lease_until is not None:
+        case LetterState.PROCESSING if head.sent_at is not None and head.lease_until is not None:
             return f"it waits for its verdict until {head.lease_until:%Y-%m-%d %H:%M:%S} UTC"
-        case State.PROCESSING:
+        case LetterState.PROCESSING:
             return f"it is claimed by {head.locked_by} and not sent yet"
-        case State.RESOLVED:
+        case LetterState.RESOLVED:
             return "it is resolved already"
         case _:
             state = str(head.state).removeprefix("dlq_")

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +17,7 @@ from redrive.rules import format_duration
 from redrive.settings import (
     LISTS,
     SECTIONS,
-    ServeSettings,
+    EmbeddedSettings,
     Settings,
     as_written,
     hide_secrets,
@@ -82,6 +83,11 @@ def show(path: Path | None, for_programs: bool) -> None:  # noqa: FBT001  click 
         for name in ("rules", *LISTS, "conventions")
     }
     if for_programs:
+        for nested in [
+            name for name in sections if "." in name
+        ]:  # [consume.breaker] is an object within consume
+            section, name = nested.split(".")
+            sections[section][name] = sections.pop(nested)
         click.echo(as_json({**sections, **lists}, indent=2))
         return
     for section, values in sections.items():
@@ -102,7 +108,7 @@ def _check_references(settings: Settings) -> None:
     """A `SettingsError` if a value that is kept elsewhere cannot be read."""
     for section, (_, known) in SECTIONS.items():
         for name, setting in known.items():
-            value = getattr(getattr(settings, section), name)
+            value = getattr(attrgetter(section)(settings), name)
             if setting.is_reference and value is not None:
                 try:
                     resolve(value, os.environ)
@@ -134,7 +140,7 @@ def as_table(
     sections: dict[str, dict[str, Any]] = {}
     for section, (_, known) in SECTIONS.items():
         values = sections[section] = {
-            name: _plain(getattr(getattr(settings, section), name)) for name in known
+            name: _plain(getattr(attrgetter(section)(settings), name)) for name in known
         }
         for name in (name for name, setting in known.items() if setting.is_reference):
             reference = written.get(section, {}).get(name)
@@ -142,9 +148,9 @@ def as_table(
                 values[name] = reference
             elif isinstance(values[name], str):
                 values[name] = hide_secrets(values[name])
-    login = sections["serve"]["anonymous_login_pass"]
-    if login != ServeSettings().anonymous_login_pass and not is_reference(login):
-        sections["serve"]["anonymous_login_pass"] = "…"  # noqa: S105  stands for a password
+    login = sections["embedded"]["anonymous_login_pass"]
+    if login != EmbeddedSettings().anonymous_login_pass and not is_reference(login):
+        sections["embedded"]["anonymous_login_pass"] = "…"  # noqa: S105  stands for a password
     key = sections["server"]["key"]
     if key is not None and not is_reference(key):
         sections["server"]["key"] = "…"

@@ -45,7 +45,7 @@ from redrive.cli.replay import (
 )
 from redrive.clock import SystemClock
 from redrive.errors import FormatError, RedriveError, SettingsError, on_one_line
-from redrive.letters import DeadLetter, LetterHead, Message, State
+from redrive.letters import DeadLetter, LetterHead, LetterState, Message
 from redrive.recover.retention import NEVER_DUE
 from redrive.replay import edit as editing
 from redrive.replay.difference import changes, diff
@@ -61,7 +61,7 @@ from redrive.transports.redriving import attempts_of
 
 _MOST_SHOWN: Final = 20  # differences, before somebody is asked
 _LEASE: Final = timedelta(minutes=1)
-_ENDED: Final = (State.RESOLVED, State.ARCHIVED)
+_ENDED: Final = (LetterState.RESOLVED, LetterState.ARCHIVED)
 
 
 @click.command("edit")
@@ -246,7 +246,7 @@ async def _preview(
     outcome = _Outcome([], [], [], [], [])
     going: list[str] = []
     for head in found:
-        editable = head.state is not State.PROCESSING and (given["copies"] or head.state not in _ENDED)
+        editable = head.state is not LetterState.PROCESSING and (given["copies"] or head.state not in _ENDED)
         done_before = by_filter and tag in head.tags
         (going if editable and not done_before else outcome.left_alone).append(head.id)
     for part in portions(going):
@@ -307,12 +307,12 @@ async def _swap(
     due and waits for a person, who replays it.
     """
     letters = await load_those_there(store, ids)
-    pending = [letter.id for letter in letters if letter.state is State.PENDING]
+    pending = [letter.id for letter in letters if letter.state is LetterState.PENDING]
     parked = await _parked(store, pending, "is being edited")
     ours = [
         letter
         for letter in letters
-        if letter.id in parked or letter.state in {State.MANUAL, State.FAILED, *_ENDED}
+        if letter.id in parked or letter.state in {LetterState.MANUAL, LetterState.FAILED, *_ENDED}
     ]
     at = SystemClock().now()
     copies: dict[str, DeadLetter] = {}
@@ -336,14 +336,14 @@ async def _parked(store: Store, ids: Sequence[str], reason: str) -> set[str]:
     if not ids:
         return set()
     held = await store.take(ids, actor(), lease=_LEASE)
-    done = await store.settle([Settlement(head.hold, Park(detail=reason)) for head in held])
+    done = await store.settle([Settlement(head.claim_token, Park(detail=reason)) for head in held])
     return {head.id for head, is_ours in zip(held, done, strict=True) if is_ours}
 
 
 async def _put_away(store: Store, letter: DeadLetter, copy: str) -> None:
     """Archive an original; stores carry out many of these in one go."""
     why = f"edited: {copy} stands for it"
-    if letter.state is State.FAILED:
+    if letter.state is LetterState.FAILED:
         await change_those_that_can(store, Annotate(why), [letter.id], by=actor())
         await change_those_that_can(store, Archive(), [letter.id], by=actor())
     elif letter.state not in _ENDED:

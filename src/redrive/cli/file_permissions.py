@@ -20,11 +20,11 @@ RULE: Final = "open-files"
 
 def permission_findings(settings: Settings) -> list[Finding]:
     """One warning for each set of files that is open to other users, with the command that closes it."""
-    data = Path(settings.serve.data)
+    data = Path(settings.server.data_directory)
     findings = [*_about(_store_files(settings, data), "chmod 600", recursive=False)]
     directories = [data / "broker"]
-    if settings.retention.directory is not None:
-        directories.append(Path(settings.retention.directory))
+    if settings.retention.archive_directory is not None:
+        directories.append(Path(settings.retention.archive_directory))
     for directory in directories:
         findings += _about([directory, *_inside(directory)], "chmod -R go=", recursive=True)
     return findings

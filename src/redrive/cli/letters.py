@@ -20,15 +20,15 @@ import msgspec
 from redrive.cli.table import Cell, Coloured
 from redrive.clock import SystemClock
 from redrive.errors import LetterNotFoundError, QueryError, RedriveError, SettingsError
-from redrive.letters import LetterHead, State
+from redrive.letters import LetterHead, LetterState
 from redrive.rules import format_duration
-from redrive.settings import Settings, StoreSettings, load
+from redrive.settings import Settings, StoreOptions, load
 from redrive.settings.reading import broker_name
 from redrive.stores import open_store
 from redrive.stores.base import Store
 from redrive.stores.many import pages
 from redrive.stores.operations import LARGEST_LIST
-from redrive.stores.query import Condition, Op, Query, Sort, parse
+from redrive.stores.query import Condition, Op, Query, Sort, parse_query
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,14 +37,14 @@ _ID_LENGTH: Final = 26
 # Ten characters are the time of death, the rest is a hash: letters that died together differ from the eleventh on.
 _ID_SHOWN: Final = 16
 COLOURS: Final = {
-    State.PENDING: "yellow",
-    State.PROCESSING: "cyan",
-    State.MANUAL: "magenta",
-    State.RESOLVED: "green",
-    State.FAILED: "red",
-    State.ARCHIVED: "bright_black",
+    LetterState.PENDING: "yellow",
+    LetterState.PROCESSING: "cyan",
+    LetterState.MANUAL: "magenta",
+    LetterState.RESOLVED: "green",
+    LetterState.FAILED: "red",
+    LetterState.ARCHIVED: "bright_black",
 }
-OPEN_STATES: Final = (State.PENDING, State.PROCESSING, State.MANUAL)
+OPEN_STATES: Final = (LetterState.PENDING, LetterState.PROCESSING, LetterState.MANUAL)
 
 
 class ListByDefault(click.Group):
@@ -89,7 +89,7 @@ def with_store(
 
     async def run() -> T:
         settings = load(path, os.environ)
-        chosen = StoreSettings(url=server) if server else settings.store
+        chosen = StoreOptions(url=server) if server else settings.store
         store = await open_store(chosen, create=create, server_key=settings.server.key)
         try:
             return await work(store, settings)
@@ -104,7 +104,7 @@ def with_store(
 
 def query_of(words: Sequence[str], sort: Sort | None = None) -> Query:
     """The filter, as it was written on the command line; `sort` is the order of one that names none."""
-    return parse(" ".join(words), now=SystemClock().now(), sort=sort)
+    return parse_query(" ".join(words), now=SystemClock().now(), sort=sort)
 
 
 async def full_ids(store: Store, ids: Sequence[str]) -> list[str]:

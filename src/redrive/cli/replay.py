@@ -35,7 +35,7 @@ from redrive.cli.progress import Show, progress
 from redrive.cli.table import table
 from redrive.clock import SystemClock
 from redrive.errors import LifecycleError, RedriveError, SettingsError, on_one_line
-from redrive.letters import LetterHead, State
+from redrive.letters import LetterHead, LetterState
 from redrive.replay.health import find_problems
 from redrive.replay.options import FAILED, KIND, NEWEST, OLDEST, SENT, ReplayOptions, unpack
 from redrive.replay.plan import ORDERS, Plan, begin, by_ids, of_broker, order_of, plan
@@ -372,7 +372,7 @@ def _tell_nothing(frozen: Plan, *, for_programs: bool) -> None:
 
 
 def _tell_left_out(frozen: Plan) -> None:
-    held = sum(head.state is State.PROCESSING for head in frozen.left_out)
+    held = sum(head.state is LetterState.PROCESSING for head in frozen.left_out)
     over = len(frozen.left_out) - held
     if held:
         click.echo(f"{counted(held)} left out: claimed by a worker, or sent and waiting for a verdict")
@@ -419,7 +419,7 @@ async def check_health(
         problems = await find_problems(
             store, transport, own, options, settings.replay, now=SystemClock().now()
         )
-    if problems and len(own) > settings.replay.unchecked:
+    if problems and len(own) > settings.replay.unchecked_letters:
         raise RedriveError(
             f"{consequence}: health check failed ({'; '.join(problems)}); use --force to override"
         )

@@ -18,10 +18,12 @@ from redrive.settings import Settings, load
 
 @click.command("serve")
 @click.option(
-    "--data", type=click.Path(file_okay=False), help="The data directory, instead of serve.data (here)."
+    "--data",
+    type=click.Path(file_okay=False),
+    help="The data directory, instead of server.data_directory (here).",
 )
 @click.option("--broker", "broker_url", metavar="URL", help="The broker; without one the embedded broker.")
-@click.option("--port", type=PORT, help="The port for HTTP, instead of serve.port (8642); 0: any free one.")
+@click.option("--port", type=PORT, help="The port for HTTP, instead of server.port (8642); 0: any free one.")
 @click.option("--broker-port", type=PORT, help="The embedded broker's port for AMQP (5672); 0: any free one.")
 @click.option(
     "--management-port", type=PORT, help="The embedded broker's management port (15672); 0: any free one."
@@ -59,7 +61,8 @@ def command(
     configure(log_level, log_format, sys.stderr)
     settings = _with(
         load(path, os.environ),
-        serve={"data": data, "port": port, "broker_port": broker_port, "management_port": management_port},
+        server={"data_directory": data, "port": port},
+        embedded={"port": broker_port, "management_port": management_port},
         broker={"url": broker_url},
         recover={"workers": workers},
     )

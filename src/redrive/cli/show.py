@@ -12,7 +12,7 @@ from redrive.cli.letters import COLOURS, ago, common, counted, full_ids, plain, 
 from redrive.cli.output import as_json
 from redrive.cli.table import table
 from redrive.errors import on_one_line
-from redrive.letters import DeadLetter, State, Typed
+from redrive.letters import DeadLetter, LetterState, TypedValue
 from redrive.letters.headers import Headers, HeaderValue
 from redrive.settings import Settings
 from redrive.stores.base import JournalLine, Store
@@ -97,12 +97,12 @@ def as_data(letter: DeadLetter, journal: list[JournalLine], *, body: bool) -> di
 
 def came_back(letter: DeadLetter) -> int:
     """How often the message was redriven without success, over all letters that were made of it."""
-    return attempts_of(letter) - (letter.state is State.RESOLVED)
+    return attempts_of(letter) - (letter.state is LetterState.RESOLVED)
 
 
 def header_data(value: HeaderValue) -> Any:
     """A header's value as JSON has it."""
-    if isinstance(value, Typed):
+    if isinstance(value, TypedValue):
         return header_data(value.value)
     if isinstance(value, Headers):
         return {name: header_data(inner) for name, inner in value}

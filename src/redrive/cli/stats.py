@@ -14,7 +14,7 @@ from redrive.cli.output import as_json
 from redrive.cli.table import cut
 from redrive.clock import SystemClock, pause
 from redrive.errors import on_one_line
-from redrive.letters import State
+from redrive.letters import LetterState
 from redrive.settings import Settings
 from redrive.stores.base import Store
 from redrive.stores.brokers import known_brokers
@@ -93,9 +93,9 @@ async def figures(store: Store, query: Query) -> dict[str, Any]:
         counts[name] = await store.count(recent)
     counts["unconfirmed"] = await store.count(query.narrowed(Condition("unconfirmed", Op.IS, (1,))))
     counts["unnamed"] = count_unnamed(counts["broker"])
-    pending = query.narrowed(Condition("state", Op.IS, (State.PENDING,)))
+    pending = query.narrowed(Condition("state", Op.IS, (LetterState.PENDING,)))
     counts["unserved"] = unserved(await store.tally("broker", pending), await known_brokers(store))
-    resolved, over = counts["state"].get(State.RESOLVED, 0), counts["state"].get(State.FAILED, 0)
+    resolved, over = counts["state"].get(LetterState.RESOLVED, 0), counts["state"].get(LetterState.FAILED, 0)
     counts["resolution_rate"] = round(resolved / (resolved + over), 4) if resolved + over else None
     return counts
 
@@ -128,7 +128,7 @@ def as_text(found: Mapping[str, Any], before: Mapping[str, Any] | None = None) -
         ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         for name, count in ranked[:_MOST_SHOWN]:
             change = count - before[by].get(name, 0) if before else 0
-            colour = COLOURS.get(State(name)) if by == "state" else None
+            colour = COLOURS.get(LetterState(name)) if by == "state" else None
             label = click.style(cut(on_one_line(name), 32), fg=colour)
             lines.append(f"  {label} {count:>10}{f'  {change:+d}' if change else ''}")
         if rest := ranked[_MOST_SHOWN:]:

@@ -9,7 +9,7 @@ import click
 
 from redrive.cli.output import as_json
 from redrive.errors import StoreDamagedError, on_one_line
-from redrive.letters import State
+from redrive.letters import LetterState
 from redrive.settings import hide_secrets, load
 from redrive.stores import open_store
 
@@ -56,7 +56,7 @@ async def _check(path: Path | None) -> dict[str, Any]:
         if problem is not None:
             raise StoreDamagedError(f"{url} is damaged ({problem}); restore it from a backup")
         counts = await store.tally("state")
-        states = {str(state): counts.get(state, 0) for state in State}
+        states = {str(state): counts.get(state, 0) for state in LetterState}
         return {"url": url, "letters": sum(states.values()), "states": states}
     finally:
         await store.close()

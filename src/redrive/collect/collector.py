@@ -25,12 +25,12 @@ from redrive.collect.reading import Reader
 from redrive.errors import RedriveError
 from redrive.formats import told as formats
 from redrive.formats.conventions import BUILT_IN, Table
-from redrive.letters import DeadLetter, Failure, LetterHead, State, letter_id
+from redrive.letters import DeadLetter, Failure, LetterHead, LetterState, letter_id
 from redrive.letters.letter import EPOCH
 from redrive.letters.redrive import CORRELATION_ID, ID, Redrive, content_digest, redrive_of, unmarked
 from redrive.rules import Exhausted, StrategyOptions, choose
 from redrive.stores.base import Store
-from redrive.stores.changes import Annotate, Exhaust, Outcome, Retry, Settlement
+from redrive.stores.changes import Annotate, Fail, Outcome, Retry, Settlement
 from redrive.stores.many import load_those_there
 from redrive.stores.query import Condition, Op, Query
 from redrive.transports.base import Delivery, Source, Transport
@@ -41,7 +41,7 @@ POSSIBLE_DUPLICATE: Final = "possible-duplicate"  # a tag: this letter may be of
 _VALUE_GONE: Final = (
     "redrive-value-gone"  # Kafka: the value was too large to be copied, and its record is gone
 )
-_OPEN: Final = (State.PENDING, State.PROCESSING, State.MANUAL)
+_OPEN: Final = (LetterState.PENDING, LetterState.PROCESSING, LetterState.MANUAL)
 _ID_TIME_CHARS: Final = 9  # characters of an id that encode nothing but its time
 _BATCH_SIZE: Final = 500  # messages asked for in one query
 
@@ -281,7 +281,7 @@ class Collector:
                 continue
             self.counts.returned += 1
             self.counts.replays += redrive.operation is not None
-            self.counts.exhausted += isinstance(outcome, Exhaust)
+            self.counts.exhausted += isinstance(outcome, Fail)
             self._died_again(letters[redrive.hold.id].source, one.value.letter.failure)
         if late:
             fresh += await self._match_late(late)
@@ -304,7 +304,7 @@ class Collector:
                 continue
             self.counts.returned += 1
             self.counts.late += 1
-            if letter.state is State.RESOLVED:
+            if letter.state is LetterState.RESOLVED:
                 # Presumed too early, or a second copy of it was processed. It keeps its number of redrives.
                 fresh.append(_separate(one, redrive, letter, counts=True))
             elif letter.fence == redrive.hold.fence and letter.state in _OPEN:
@@ -343,7 +343,7 @@ class Collector:
         plan = choose(failure.kind, redrives, now, failure.retry_after, self._options, failure=failure)
         detail = f"died again: {failure.text:.300}"
         if isinstance(plan, Exhausted):
-            return Exhaust(failure=failure, strategy=letter.strategy, detail=detail)
+            return Fail(failure=failure, strategy=letter.strategy, detail=detail)
         # What only a person can decide is due at once: the worker that claims it parks it.
         return Retry(at=plan.due or now, failure=failure, strategy=letter.strategy, detail=detail)
 

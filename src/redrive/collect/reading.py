@@ -18,7 +18,7 @@ import msgspec
 
 from redrive.formats import fields
 from redrive.formats.told import Told
-from redrive.letters import DeadLetter, Failure, Kind, Message, Origin, Typed
+from redrive.letters import DeadLetter, Failure, FailureKind, Message, Origin, TypedValue
 from redrive.letters.letter import EPOCH, MAX_TAG, storable
 from redrive.letters.message import made_up_correlation_id, own_correlation_id
 from redrive.letters.redact import Redactor
@@ -58,7 +58,9 @@ class Reader:
         self._classifier = classifier
         self._redactor = redactor
         self._options = options
-        self._plans: dict[Kind, Plan | Exhausted] = {}  # as of this moment: those of a batch share theirs
+        self._plans: dict[
+            FailureKind, Plan | Exhausted
+        ] = {}  # as of this moment: those of a batch share theirs
         self._planned_at: datetime | None = None
         self._clean_name = lru_cache(_NAMES)(redactor.clean)  # reasons and types are few, letters are many
 
@@ -85,7 +87,7 @@ class Reader:
             message, tags = clean, (*tags, DAMAGED) if DAMAGED not in tags else tags
         plan = self._plan(failure, now)
         due = now if isinstance(plan, Exhausted) or plan.due is None else plan.due
-        return DeadLetter.bury(
+        return DeadLetter.create(
             message,
             _legible(_origin(told, found, route)),
             failure,
@@ -140,14 +142,14 @@ class Reader:
             redacted=redactor.name,
         )
 
-    def _classified(self, told: Told, now: datetime) -> tuple[Kind, bool, str, timedelta | None]:
+    def _classified(self, told: Told, now: datetime) -> tuple[FailureKind, bool, str, timedelta | None]:
         """Kind, whether it is worth a retry, by which rule, and after what time: as told, the rest by its words."""
         if told.kind is not None and told.retryable is not None and told.rule is not None:
             return told.kind, told.retryable, told.rule, told.retry_after  # somebody saw the error itself
         found = self._classifier.classify_text(told.error_type or "", told.error_text or "", None, now)
         knows = told.error_type is not None or told.error_text is not None
         return (
-            told.kind or (found.kind if knows else Kind.UNKNOWN),
+            told.kind or (found.kind if knows else FailureKind.UNKNOWN),
             found.retryable if told.retryable is None else told.retryable,
             told.rule or (found.rule if knows else f"{told.convention} says no more"),
             told.retry_after or found.retry_after,
@@ -224,6 +226,6 @@ def _split(text: str) -> list[str]:
 
 def _plain(value: object) -> object:
     """The value of a header without the name of its type, and bytes as text."""
-    if isinstance(value, Typed):
+    if isinstance(value, TypedValue):
         value = value.value
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

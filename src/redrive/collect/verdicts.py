@@ -104,7 +104,7 @@ class VerdictCollector:
         verdicts = [verdict for verdict in received if self._counts(verdict, letters.get(verdict.id))]
         if not verdicts:
             return
-        settlements = [Settlement(verdict.hold, _processed_by(verdict.source)) for verdict in verdicts]
+        settlements = [Settlement(verdict.claim_token, _processed_by(verdict.source)) for verdict in verdicts]
         for verdict, done in zip(verdicts, await self._store.settle(settlements), strict=True):
             if done:
                 self.counts.resolved += 1

@@ -12,14 +12,14 @@ from redrive.consume.context import Context
 from redrive.consume.crash_log import state_directory
 from redrive.consume.handler import Handler
 from redrive.consume.observer import Observer
-from redrive.consume.options import ConsumeOptions, FloodOptions
+from redrive.consume.options import ConsumeBreakerOptions, ConsumeOptions
 
 __all__ = [
     "Callback",
+    "ConsumeBreakerOptions",
     "ConsumeOptions",
     "Consumer",
     "Context",
-    "FloodOptions",
     "Handler",
     "Observer",
     "Subscription",

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
-from redrive.letters.event import DeadLetterEvent
+from redrive.letters.event import DeadLettered
 
-Callback: TypeAlias = Callable[[DeadLetterEvent], Awaitable[None] | None]
+Callback: TypeAlias = Callable[[DeadLettered], Awaitable[None] | None]
 Failed: TypeAlias = Callable[[str, Exception], None]
 _MOST_WAITING: Final = 10_000
 _TIME_BUDGET: Final = 30.0  # seconds for one callback and one event
@@ -25,12 +25,12 @@ class Callbacks:
     def __init__(self, callbacks: Sequence[Callback], failed: Failed) -> None:
         self._callbacks = [(callback, _is_async(callback)) for callback in callbacks]
         self._failed = failed
-        self._waiting: deque[DeadLetterEvent] = deque()
+        self._waiting: deque[DeadLettered] = deque()
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def tell(self, event: DeadLetterEvent) -> None:
+    def tell(self, event: DeadLettered) -> None:
         """Call them all, soon."""
         if not self._callbacks:
             return
@@ -59,7 +59,7 @@ class Callbacks:
                     await self._call(callback, event, is_async=is_async)
             self._idle.set()
 
-    async def _call(self, callback: Callback, event: DeadLetterEvent, *, is_async: bool) -> None:
+    async def _call(self, callback: Callback, event: DeadLettered, *, is_async: bool) -> None:
         try:
             async with asyncio.timeout(_TIME_BUDGET):
                 answer = callback(event) if is_async else await asyncio.to_thread(_called, callback, event)
@@ -74,7 +74,7 @@ class Callbacks:
             self._failed(f"callback {name}", _as_exception(error))
 
 
-def _called(callback: Callback, event: DeadLetterEvent) -> Awaitable[None] | None:
+def _called(callback: Callback, event: DeadLettered) -> Awaitable[None] | None:
     """Call in a thread. A future cannot carry every exception, `GeneratorExit` for example, to who waits for it."""
     try:
         return callback(event)

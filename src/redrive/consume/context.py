@@ -1,8 +1,8 @@
-"""What does a handler get to know about its message, and what may it ask for?
+"""`Context`: the message as its handler sees it, and the decisions a handler can make.
 
-A handler that has a parameter of type `Context` is given one. `dead_letter` and `give_back` end the handler at once:
-they raise a signal that is not an `Exception`, so a handler's own `except Exception` does not swallow it; and should
-the handler catch it all the same, what it asked for still stands.
+A handler with a parameter of type `Context` receives one. `dead_letter` and `requeue` end the handler at once: they
+raise a signal that is not an `Exception`, so `except Exception` in a handler does not catch it. If the handler catches
+it anyway, the decision still applies.
 """
 
 import logging
@@ -132,8 +132,8 @@ class Context:
             raise SettingsError(f"a priority must be an integer of 32 bits, not {priority!r:.40}")
         self.priority = priority
 
-    def give_back(self, after: timedelta | str | None = None) -> NoReturn:
-        """See this message again, not before `after` has passed ("10m"). Does not return."""
+    def requeue(self, after: timedelta | str | None = None) -> NoReturn:
+        """Release this message for another delivery, after a delay ("10m") or at once. Does not return."""
         wait = parse_duration(after) if isinstance(after, str) else after
         self.asked = ManualGiveBack(wait)
         raise Asked(self.asked)

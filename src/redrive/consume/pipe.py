@@ -24,7 +24,7 @@ from redrive.consume.decoding import Decode
 from redrive.consume.handler import Handler
 from redrive.consume.options import ConsumeOptions
 from redrive.host import Load
-from redrive.letters import DeadLetter, Failure, Kind, SystemState
+from redrive.letters import DeadLetter, Failure, FailureKind, SystemState
 from redrive.letters.redact import Redactor
 from redrive.rules import (
     Classifier,
@@ -172,7 +172,7 @@ class Pipe:
         delivery = job.delivery
         earlier = (job.count or 1) - 1
         tried = 0 if decision.reason == Reason.POISON_MESSAGE else job.attempt
-        return DeadLetter.bury(
+        return DeadLetter.create(
             delivery.message,
             delivery.origin,
             failure,
@@ -204,7 +204,7 @@ class Pipe:
             wait = options.backoff.delay(job.attempt, self._random)
             if wait is not None:
                 wait = max(wait, found.retry_after or wait)
-                if wait <= options.longest_wait:
+                if wait <= options.max_in_process_delay:
                     return TryAgain(wait, failure)
                 # Too long a wait for us: the broker keeps it.
                 found = msgspec.structs.replace(found, retry_after=wait)
@@ -234,7 +234,7 @@ class Pipe:
             error_type=decision.reason,
             text=decision.description,
             at=self._clock.now(),
-            kind=Kind.CRASH if poison else Kind.BUSINESS,
+            kind=FailureKind.CRASH if poison else FailureKind.BUSINESS,
             retryable=False,
             rule="delivery count" if poison else "asked by the handler",
         )

@@ -3,11 +3,11 @@
 Deliveries come in batches and wait in one line; workers take them from its head and send each through the `Pipe`.
 What is done is accepted once per turn of the event loop, all together. What is to be tried again is a `Job` that waits
 without a worker, and goes before the line when its time has come; while many wait, the window is widened so that they
-block nobody (A3). What is given back or dead-lettered goes to `Settling`. The flood breaker and troubled settling hold
+block nobody. What is given back or dead-lettered goes to `Settling`. The circuit breaker and troubled settling hold
 the workers, never the broker.
 
 The rules: a delivery is settled once, and never before its dead letter is durable (A6); when it stops, what runs may
-end within `stop_timeout` and everything else goes back to the source.
+end within `shutdown_timeout` and everything else goes back to the source.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from redrive.consume.pipe import Done, Job, Pipe, TryAgain
 from redrive.consume.settling import Settling
 from redrive.consume.slots import Slot, Slots
 from redrive.errors import ConsumerTimeoutError, RedriveError, TransportClosedError
-from redrive.letters.event import DeadLetterEvent
+from redrive.letters.event import DeadLettered
 from redrive.letters.redact import Redactor
 from redrive.letters.stack import stack_of
 from redrive.letters.verdict import QUEUE, Verdict, resolved, to_messages
@@ -100,8 +100,8 @@ class Runner:
         self._waiting: dict[asyncio.Task[None], Job] = {}
         self._window = receiver.source.window
         self._accepted: list[Delivery] = []
-        self._breaker = Breaker(options.flood) if options.flood is not None else None
-        self._slots = Slots(options.time_budget, self._thread_is_stuck)
+        self._breaker = Breaker(options.breaker) if options.breaker is not None else None
+        self._slots = Slots(options.handler_timeout, self._thread_is_stuck)
         self._releases = Settling[Release](receiver.release, self._released, self._gone, clock)
         self._deaths = Settling[Death](receiver.dead_letter, self._buried, self._gone, clock)
         self._publish = publish
@@ -157,7 +157,7 @@ class Runner:
             task.cancel()
         await self._receiver.stop()
         try:
-            async with asyncio.timeout(self._options.stop_timeout.total_seconds()):
+            async with asyncio.timeout(self._options.shutdown_timeout.total_seconds()):
                 await asyncio.wait((intake,))  # it takes in what is still under way
                 await self._give_back_what_nobody_began()
                 if busy := self._slots.busy():
@@ -437,7 +437,7 @@ class Runner:
         return False
 
     async def _let_through(self, breaker: Breaker) -> None:
-        """Wait until the flood breaker lets a message run."""
+        """Wait until the circuit breaker lets a message run."""
         while (wait := breaker.wait(self._clock.monotonic())) is not None:
             if not self._paused:
                 self._paused = True
@@ -574,7 +574,7 @@ class Runner:
         usual = self._receiver.source.window
         if self._is_stopping or self._is_narrow or usual == 1:
             return
-        over = min(len(self._waiting), self._options.most_waiting) - usual // 2
+        over = min(len(self._waiting), self._options.max_waiting_retries) - usual // 2
         # In steps of the usual window, and one step late on the way down: a change costs a subscription.
         wanted = usual * (1 + max(0, -(-over // usual)))
         if wanted > self._window or wanted < self._window - usual:
@@ -590,7 +590,7 @@ class Runner:
     def _buried(self, death: Death, error: RedriveError | None) -> bool:
         """Tell of a dead letter; whether one that is not durable is to be tried again."""
         letter, lost = death.letter, error is not None and self._options.best_effort
-        event = DeadLetterEvent.of(
+        event = DeadLettered.of(
             letter,
             at=self._clock.now(),
             description=letter.failure.text,
@@ -635,7 +635,7 @@ def _stack_of(error: RedriveError) -> str:
 
 
 def _is_failure(done: Done) -> bool:
-    """Whether the flood breaker counts it: what a handler asked for itself is no failure."""
+    """Whether the circuit breaker counts it: what a handler asked for itself is no failure."""
     if isinstance(done.decision, DeadLetterIt):
         return done.failure is None or done.failure.rule != "asked by the handler"
     return done.failure is not None

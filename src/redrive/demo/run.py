@@ -34,7 +34,7 @@ from redrive.demo.view import View
 from redrive.errors import BrokerUnreachableError, SettingsError
 from redrive.private_files import create_private_file, make_private_directory
 from redrive.serve import Places, Server
-from redrive.settings import FILE_NAME, StoreSettings, load
+from redrive.settings import FILE_NAME, StoreOptions, load
 from redrive.stores import open_store
 from redrive.stores.base import Store
 from redrive.transports import open_transport
@@ -47,23 +47,25 @@ _SETTINGS: Final = """\
 [store]
 url = {store}
 
-[serve]
-data = {data}
+[server]
+data_directory = {data}
 port = {port}
-broker_port = 0
+
+[embedded]
+port = 0
 management_port = 0
 
-[consume]
-flood_pause = "1s"
-flood_longest = "2s"
+[consume.breaker]
+pause = "1s"
+max_pause = "2s"
 
 [recover]
-poll = "200ms"                      # elsewhere 30 s
-lease = "5s"                        # elsewhere 5 m
-steps = ["500ms", "1s", "1500ms"]   # elsewhere from 1 m to 1 h
-max_redrives = 3                    # elsewhere 5
-recheck = "1s"                      # elsewhere 1 m
-verdict_timeout = "30s"                  # elsewhere 1 h
+poll_interval = "200ms"             # default: 30s
+lease = "5s"                        # default: 5m
+delays = ["500ms", "1s", "1500ms"]  # default: 1m to 1h
+max_redrives = 3                    # default: 5
+recheck_interval = "1s"             # default: 1m
+verdict_timeout = "30s"             # default: 1h
 
 [strategies]
 rate_limited = "immediate"          # elsewhere at two in the night; Retry-After is heeded either way
@@ -122,7 +124,7 @@ class Demo:
             ending.push_async_callback(_finish, server, serving)
             if places is None:
                 return None
-            store = await open_store(StoreSettings(url=places.http))
+            store = await open_store(StoreOptions(url=places.http))
             ending.push_async_callback(store.close)
             transport = open_transport(places.broker, self._clock)
             ending.push_async_callback(transport.close)

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from redrive.errors import on_one_line
-from redrive.letters import Kind, LetterHead, State
+from redrive.letters import FailureKind, LetterHead, LetterState
 from redrive.letters.letter import EPOCH
 from redrive.stores.base import JournalLine, Store
 from redrive.stores.many import pages
@@ -24,15 +24,15 @@ from redrive.stores.query import Condition, Op, Query, Sort
 _PAGE: Final = 500
 _OVERLAP: Final = timedelta(seconds=1)  # what was stamped before the last look, and written after it
 # Each kind in the words of the shop.
-WORDS: Final[Mapping[Kind, str]] = {
-    Kind.MALFORMED: "malformed message",
-    Kind.DENIED: "permanent error",
-    Kind.RATE_LIMITED: "rate limit",
-    Kind.NETWORK: "dependency down",
-    Kind.CRASH: "poison message",
-    Kind.TIMEOUT: "no answer",
-    Kind.EXPIRED: "time to live over",
-    Kind.OVERFLOW: "queue full",
+WORDS: Final[Mapping[FailureKind, str]] = {
+    FailureKind.MALFORMED: "malformed message",
+    FailureKind.DENIED: "permanent error",
+    FailureKind.RATE_LIMITED: "rate limit",
+    FailureKind.NETWORK: "dependency down",
+    FailureKind.CRASH: "poison message",
+    FailureKind.TIMEOUT: "no answer",
+    FailureKind.EXPIRED: "time to live over",
+    FailureKind.OVERFLOW: "queue full",
 }
 
 
@@ -41,14 +41,14 @@ class Event(msgspec.Struct, frozen=True):
 
     at: datetime
     text: str
-    state: State | None = None
+    state: LetterState | None = None
 
 
 class Life(msgspec.Struct):
     """What is known of one letter."""
 
     head: LetterHead
-    first_kind: Kind
+    first_kind: FailureKind
     died_again: int = 0
     last_told: str = ""
 
@@ -111,8 +111,10 @@ class Story:
             return None
         self.lives[head.id] = Life(head, head.kind)
         return Event(
-            head.created_at, f"{name_of(head)}: dead letter, {cause_of(head)}: {_short(head.error_text)}", State.PENDING
-        )  # fmt: skip
+            head.created_at,
+            f"{name_of(head)}: dead letter, {cause_of(head)}: {_short(head.error_text)}",
+            LetterState.PENDING,
+        )
 
     def _told(self, lines: Iterable[JournalLine]) -> Iterable[Event]:
         for line in lines:
@@ -128,7 +130,9 @@ class Story:
         """Everything so far."""
         lives = self.lives.values()
         there = {life.first_kind for life in lives}
-        kinds = [kind for kind in (*WORDS, *(kind for kind in Kind if kind not in WORDS)) if kind in there]
+        kinds = [
+            kind for kind in (*WORDS, *(kind for kind in FailureKind if kind not in WORDS)) if kind in there
+        ]
         return Summary(
             seconds=round(seconds, 1),
             sent=dict(sent),
@@ -136,7 +140,7 @@ class Story:
             letters=len(lives),
             states=states_of(life.head for life in lives),
             resolved_after_redrive=sum(
-                life.head.state is State.RESOLVED and not life.head.presumed for life in lives
+                life.head.state is LetterState.RESOLVED and not life.head.presumed for life in lives
             ),
             failures=tuple(_fate(kind, [life.head for life in lives if life.first_kind is kind]) for kind in kinds),
         )  # fmt: skip
@@ -165,7 +169,7 @@ def ordinal(number: int) -> str:
 def states_of(heads: Iterable[LetterHead]) -> dict[str, int]:
     """How many letters are in each state."""
     counts = Counter(head.state for head in heads)
-    return {str(state): counts[state] for state in State if counts[state]}
+    return {str(state): counts[state] for state in LetterState if counts[state]}
 
 
 def _sentence(life: Life, line: JournalLine) -> str | None:
@@ -197,7 +201,7 @@ def _short(text: str) -> str:
     return plain if len(plain) <= 60 else plain[:59] + "…"
 
 
-def _fate(kind: Kind, heads: list[LetterHead]) -> Fate:
+def _fate(kind: FailureKind, heads: list[LetterHead]) -> Fate:
     return Fate(
         failure=WORDS.get(kind, str(kind)),
         kind=str(kind),

@@ -10,19 +10,19 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Protocol
 
 from redrive.demo.story import Event, Story, Summary
-from redrive.letters import State
+from redrive.letters import LetterState
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 _LAST: Final = 14  # events on the screen
 _COLOURS: Final = {
-    State.PENDING: "yellow",
-    State.PROCESSING: "cyan",
-    State.MANUAL: "magenta",
-    State.RESOLVED: "green",
-    State.FAILED: "red",
-    State.ARCHIVED: "bright_black",
+    LetterState.PENDING: "yellow",
+    LetterState.PROCESSING: "cyan",
+    LetterState.MANUAL: "magenta",
+    LetterState.RESOLVED: "green",
+    LetterState.FAILED: "red",
+    LetterState.ARCHIVED: "bright_black",
 }
 
 
@@ -103,7 +103,7 @@ class Screen:
 
         so_far = story.summary(open_for.total_seconds(), {}, {})
         states = Text(f"open for {open_for.total_seconds():3.0f} s   ", style="bold")
-        for state in State:
+        for state in LetterState:
             words = f"{str(state).removeprefix('dlq_')} {so_far.states.get(str(state), 0)}   "
             states.append(words, style=_COLOURS[state])
         events = Text(no_wrap=True, overflow="ellipsis")

@@ -19,7 +19,7 @@ from redrive.formats import fields
 from redrive.formats.forms import READERS
 from redrive.formats.systems import SYSTEMS
 from redrive.formats.x_death import plain
-from redrive.letters import Headers, HeaderValue, Kind, Message
+from redrive.letters import FailureKind, Headers, HeaderValue, Message
 from redrive.letters.convention import FACTS, Convention
 
 # Whoever tells one of these has told what went wrong.
@@ -42,7 +42,7 @@ class _Row:
             )
             for fact, said in convention.fields.items()
         )
-        self.kinds = {reason: Kind(kind) for reason, kind in convention.kinds.items()}
+        self.kinds = {reason: FailureKind(kind) for reason, kind in convention.kinds.items()}
         # A quick look, so that not every body is decoded.
         self.needles = tuple(
             f'"{path.partition(".")[0]}"'.encode("utf-8", "replace") for path in convention.recognised_by

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from redrive.letters import HeaderValue, Typed
+from redrive.letters import HeaderValue, TypedValue
 
 _T = TypeVar("_T")
 _INT64: Final = range(-(2**63), 2**63)
@@ -78,7 +78,7 @@ def _json(data: bytes) -> object:
 
 def header_text(value: HeaderValue) -> str | None:
     """A header's value as text if it is text or UTF-8 bytes, else None."""
-    if isinstance(value, Typed):
+    if isinstance(value, TypedValue):
         value = value.value
     if isinstance(value, bytes):
         try:

@@ -19,7 +19,16 @@ import msgspec
 
 from redrive.errors import SettingsError
 from redrive.formats import fields
-from redrive.letters import DeadLetter, Failure, Headers, HeaderValue, Kind, Origin, SystemState, Typed
+from redrive.letters import (
+    DeadLetter,
+    Failure,
+    FailureKind,
+    Headers,
+    HeaderValue,
+    Origin,
+    SystemState,
+    TypedValue,
+)
 from redrive.letters.headers import EMPTY
 from redrive.rules import format_duration, parse_duration
 
@@ -127,7 +136,7 @@ class OwnDeath(msgspec.Struct, frozen=True, kw_only=True, rename=_header):
     reason: str | None = None
     error_type: str | None = None
     text: str | None = None
-    kind: Kind | None = None
+    kind: FailureKind | None = None
     rule: str | None = None
     retryable: bool | None = None
     retry_after: timedelta | None = None
@@ -166,7 +175,7 @@ class OwnDeath(msgspec.Struct, frozen=True, kw_only=True, rename=_header):
             error_type=self.error_type,
             text=self.text,
             at=self.failed_at,
-            kind=self.kind or Kind.UNKNOWN,
+            kind=self.kind or FailureKind.UNKNOWN,
             retryable=True if self.retryable is None else self.retryable,
             rule=self.rule,
             stack=self.stack,
@@ -273,7 +282,7 @@ class _Cause(NamedTuple):
     system_state: SystemState | None
     error_type: str
     text: str
-    kind: Kind
+    kind: FailureKind
     rule: str | None
     retryable: bool
     retry_after: timedelta | None
@@ -440,7 +449,7 @@ def _read_one_by_one(found: Mapping[str, HeaderValue]) -> OwnDeath:
 
 def _plain(value: HeaderValue) -> object:
     """The value without the wire's name for its type, and bytes as the text they are."""
-    while isinstance(value, Typed):
+    while isinstance(value, TypedValue):
         value = value.value
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
 
@@ -478,7 +487,7 @@ _READ: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
         ("reason", "reason", fields.text),
         ("description", "text", fields.text),
         ("error-type", "error_type", fields.text),
-        ("failure-kind", "kind", lambda value: Kind(fields.text(value))),
+        ("failure-kind", "kind", lambda value: FailureKind(fields.text(value))),
         ("error-rule", "rule", fields.text),
         ("retryable", "retryable", _truth),
         ("retry-after", "retry_after", _duration),

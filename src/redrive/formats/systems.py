@@ -9,7 +9,7 @@ neither what RabbitMQ itself writes (`x_death`, `shovel`) nor records that hold 
 
 from typing import Final
 
-from redrive.letters import Kind
+from redrive.letters import FailureKind
 from redrive.letters.convention import Convention
 
 # --- .NET -------------------------------------------------------------------------------------------------
@@ -123,11 +123,11 @@ AZURE_SERVICE_BUS: Final = Convention(
     queue_suffixes=("/$DeadLetterQueue", "/$deadletterqueue"),
     # The reasons that the service itself gives; every other one is an application's.
     kinds={
-        "MaxDeliveryCountExceeded": Kind.UNKNOWN,
-        "TTLExpiredException": Kind.EXPIRED,
-        "HeaderSizeExceeded": Kind.REJECTED,
-        "MaxTransferHopCountExceeded": Kind.UNKNOWN,
-        "Session ID is null.": Kind.REJECTED,
+        "MaxDeliveryCountExceeded": FailureKind.UNKNOWN,
+        "TTLExpiredException": FailureKind.EXPIRED,
+        "HeaderSizeExceeded": FailureKind.REJECTED,
+        "MaxTransferHopCountExceeded": FailureKind.UNKNOWN,
+        "Session ID is null.": FailureKind.REJECTED,
     },
 )
 

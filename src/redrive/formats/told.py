@@ -21,7 +21,7 @@ from redrive.formats.conventions import BUILT_IN, ERROR_FACTS, Facts, Table, rec
 from redrive.formats.onex import OnexRead
 from redrive.formats.own import OwnDeath
 from redrive.formats.x_death import Death, Journey
-from redrive.letters import HeaderValue, Kind, Message, SystemState
+from redrive.letters import FailureKind, HeaderValue, Message, SystemState
 
 __all__ = ["Death", "Opened", "Told", "opened", "read", "stripped"]
 
@@ -43,7 +43,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     error_type: str | None = None
     error_text: str | None = None
     stack: str | None = None
-    kind: Kind | None = None
+    kind: FailureKind | None = None
     retryable: bool | None = None
     rule: str | None = None
     retry_after: timedelta | None = None

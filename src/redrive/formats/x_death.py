@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from redrive.formats import fields
-from redrive.letters import Headers, HeaderValue, Kind, Typed
+from redrive.letters import FailureKind, Headers, HeaderValue, TypedValue
 from redrive.letters.letter import EPOCH
 
 _T = TypeVar("_T")
@@ -37,10 +37,10 @@ NAMES: Final = frozenset(
 )
 
 KINDS: Final = {
-    "expired": Kind.EXPIRED,
-    "maxlen": Kind.OVERFLOW,
-    "rejected": Kind.UNKNOWN,
-    "delivery_limit": Kind.UNKNOWN,
+    "expired": FailureKind.EXPIRED,
+    "maxlen": FailureKind.OVERFLOW,
+    "rejected": FailureKind.UNKNOWN,
+    "delivery_limit": FailureKind.UNKNOWN,
 }
 _BY_A_CONSUMER: Final = ("rejected", "delivery_limit")
 _WITHOUT_A_CONSUMER: Final = ("expired", "maxlen")
@@ -219,7 +219,7 @@ def _by_single_headers(headers: Mapping[str, HeaderValue], unreadable: list[str]
 
 def plain(value: object) -> object:
     """The value without the wire's name for its type."""
-    while isinstance(value, Typed):
+    while isinstance(value, TypedValue):
         value = value.value
     return value
 

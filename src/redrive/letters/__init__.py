@@ -3,38 +3,38 @@
 The lowest room: values and pure functions. It knows no broker, no store and no clock.
 """
 
-from redrive.letters.failure import Failure, Kind, fingerprint
-from redrive.letters.headers import Headers, HeaderValue, Typed
+from redrive.letters.failure import Failure, FailureKind, fingerprint
+from redrive.letters.headers import Headers, HeaderValue, TypedValue
 from redrive.letters.letter import (
-    Attempt,
+    ClaimToken,
     DeadLetter,
-    Hold,
     LetterHead,
     Note,
+    RedriveAttempt,
     SystemState,
     letter_id,
 )
-from redrive.letters.lifecycle import State, Step
+from redrive.letters.lifecycle import LetterState, Step
 from redrive.letters.message import ConsumerRef, Message, Origin, correlation_id_of
 from redrive.letters.stack import stack_of
 
 __all__ = [
-    "Attempt",
+    "ClaimToken",
     "ConsumerRef",
     "DeadLetter",
     "Failure",
+    "FailureKind",
     "HeaderValue",
     "Headers",
-    "Hold",
-    "Kind",
     "LetterHead",
+    "LetterState",
     "Message",
     "Note",
     "Origin",
-    "State",
+    "RedriveAttempt",
     "Step",
     "SystemState",
-    "Typed",
+    "TypedValue",
     "correlation_id_of",
     "fingerprint",
     "letter_id",

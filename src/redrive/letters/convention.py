@@ -24,7 +24,7 @@ from typing import Any, Final
 import msgspec
 
 from redrive.errors import SettingsError, use_instead
-from redrive.letters.failure import Kind
+from redrive.letters.failure import FailureKind
 from redrive.letters.redrive import HEADERS
 
 # What a value in this form gives, and what it looks like.
@@ -102,8 +102,8 @@ class Convention(msgspec.Struct, frozen=True, kw_only=True):
         for fact, form in self.forms.items():
             self._check_form(fact, form)
         for kind in self.kinds.values():
-            if kind not in set(Kind):
-                raise self._refused(f"unknown kind '{kind}'{use_instead(kind, Kind)}")
+            if kind not in set(FailureKind):
+                raise self._refused(f"unknown kind '{kind}'{use_instead(kind, FailureKind)}")
         if self.in_body and self.adds:
             raise self._refused("a body stays as it is, so nothing is taken out of it")
         for mark in HEADERS:
@@ -216,13 +216,13 @@ def _texts(where: str, key: str, value: Any) -> tuple[str, ...]:
     """One text or several."""
     values = value if isinstance(value, list) else [value]
     if not values or not all(isinstance(each, str) and each for each in values):
-        raise SettingsError(f"{where}: '{key}' wants text that is not empty, or a list of it")
+        raise SettingsError(f"{where}: '{key}' must be a non-empty string, or a list of them")
     return tuple(values)
 
 
 def _text(where: str, key: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise SettingsError(f"{where}: '{key}' wants text, not {value!r:.40}")
+        raise SettingsError(f"{where}: '{key}' must be a string, not {value!r:.40}")
     return value
 
 

@@ -1,4 +1,4 @@
-"""What is told to whoever wants to hear of dead letters (D5)?
+"""The event that reports a dead letter.
 
 The event carries no payload and no headers of the message: error text and stack are redacted before a `Failure`
 is made, so an event may go to logs, metrics and callbacks as it is.
@@ -12,8 +12,8 @@ from redrive.letters.failure import Failure
 from redrive.letters.letter import DeadLetter
 
 
-class DeadLetterEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A message was given up, and its dead letter was made durable, or was not."""
+class DeadLettered(msgspec.Struct, frozen=True, kw_only=True):
+    """A message was dead-lettered. `durable` says whether its dead letter was stored."""
 
     at: datetime
     source: str
@@ -34,8 +34,8 @@ class DeadLetterEvent(msgspec.Struct, frozen=True, kw_only=True):
     def of(
         cls, letter: DeadLetter, *, at: datetime, description: str, dead_letter_queue: str,
         delivery_count: int | None, error: str | None = None, error_stack: str | None = None, lost: bool = False,
-    ) -> "DeadLetterEvent":  # fmt: skip
-        """What is told of this letter."""
+    ) -> "DeadLettered":  # fmt: skip
+        """Create the event of this letter."""
         return cls(
             at=at,
             source=letter.source,

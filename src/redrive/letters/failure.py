@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 
-class Kind(StrEnum):
+class FailureKind(StrEnum):
     """What sort of failure it is: what the recovery worker chooses its strategy by (E4)."""
 
     TIMEOUT = "timeout"
@@ -42,7 +42,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     error_type: str
     text: str
     at: datetime
-    kind: Kind = Kind.UNKNOWN
+    kind: FailureKind = FailureKind.UNKNOWN
     retryable: bool = True
     rule: str | None = None  # the name of the rule that decided kind and retryable (A2)
     stack: str | None = None

@@ -2,7 +2,7 @@
 
 A Kafka record may carry the same header name twice, in an order that matters. An AMQP table knows eleven
 kinds of number and nests. So headers are an ordered list of pairs, and a value is either a plain Python
-value, where the wire has exactly one type for it, or `Typed`, which remembers the wire's name for it.
+value, where the wire has exactly one type for it, or `TypedValue`, which remembers the wire's name for it.
 
 The one rule: what went in comes out, order, duplicates and types included. `unpack(pack(h)) == h`.
 This file does not know what any header means.
@@ -29,18 +29,18 @@ HeaderValue: TypeAlias = Union[
     Decimal,
     datetime,
     UUID,
-    "Typed",
+    "TypedValue",
     "Headers",
     tuple["HeaderValue", ...],
     None,
 ]
 
 
-class Typed(msgspec.Struct, frozen=True, order=False):
-    """A value with the wire's own name for its type, where Python has no type of its own for it.
+class TypedValue(msgspec.Struct, frozen=True, order=False):
+    """A value with the wire's name of its type, where Python has no such type.
 
-    `Typed("int16", 5)`, `Typed("float32", 0.5)`, `Typed("symbol", "abc")`. The names are the transport's;
-    one that does not know a name refuses to send the header rather than send another type.
+    `TypedValue("int16", 5)`, `TypedValue("float32", 0.5)`, `TypedValue("symbol", "abc")`. The transport defines the
+    names; a transport that does not know a name refuses to send the header.
     """
 
     kind: str
@@ -48,7 +48,7 @@ class Typed(msgspec.Struct, frozen=True, order=False):
 
     def __eq__(self, other: object) -> bool:
         """Equal when kind, Python type and value are: 1 is not True, and a NaN equals itself."""
-        return isinstance(other, Typed) and self.kind == other.kind and _same(self.value, other.value)
+        return isinstance(other, TypedValue) and self.kind == other.kind and _same(self.value, other.value)
 
     def __hash__(self) -> int:
         return hash((self.kind, self.value))
@@ -131,7 +131,7 @@ class Headers(Sequence[tuple[str, HeaderValue]]):
     def text(self, name: str) -> str | None:
         """The value as text if it is text or UTF-8 bytes, else None."""
         value = self.get(name)
-        if isinstance(value, Typed):
+        if isinstance(value, TypedValue):
             value = value.value
         if isinstance(value, bytes):
             try:
@@ -164,7 +164,9 @@ class Headers(Sequence[tuple[str, HeaderValue]]):
 
 EMPTY: Final = Headers()
 
-_PLAIN: Final = frozenset({type(None), bool, int, float, str, bytes, Decimal, datetime, UUID, Typed, Headers})
+_PLAIN: Final = frozenset(
+    {type(None), bool, int, float, str, bytes, Decimal, datetime, UUID, TypedValue, Headers}
+)
 _EXACT: Final = _PLAIN - {datetime}  # nothing about them can be wrong
 
 
@@ -198,7 +200,7 @@ def _same(left: object, right: object) -> bool:
 # MessagePack holds most values by itself. The rest travels as extensions, numbered here for good.
 
 _TABLE, _TYPED, _DECIMAL, _UUID, _BIG_INT, _TIME, _ODD_TEXT = 1, 2, 3, 4, 5, 6, 7
-# Twice what AMQP lets in: each of its tables may stand within a `Typed` as well.
+# Twice what AMQP lets in: each of its tables may stand within a `TypedValue` as well.
 DEEPEST: Final = 128
 _INT_RANGE: Final = range(-(2**63), 2**64)
 _FEW: Final = 64
@@ -260,7 +262,7 @@ def _to_wire(value: HeaderValue, depth: int) -> object:
             else:
                 flat += (_text(name), _to_wire(item, inner))
         return msgspec.msgpack.Ext(_TABLE, _encode(flat))
-    if isinstance(value, Typed):
+    if isinstance(value, TypedValue):
         pair = [_text(value.kind), _to_wire(value.value, _one_deeper(depth))]
         return msgspec.msgpack.Ext(_TYPED, _encode(pair))
     if isinstance(value, Decimal):
@@ -311,7 +313,7 @@ def _extension(code: int, data: memoryview, depth: int) -> HeaderValue:
             pair = _decode(data, depth)
             if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
                 raise ValueError("a typed value is not made of a kind and a value")
-            return Typed(pair[0], pair[1])
+            return TypedValue(pair[0], pair[1])
         case 3:
             return Decimal(str(data, "utf-8"))
         case 4:

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple, Self
 
 import msgspec
 
-from redrive.letters.failure import Failure, Kind
-from redrive.letters.lifecycle import State
+from redrive.letters.failure import Failure, FailureKind
+from redrive.letters.lifecycle import LetterState
 from redrive.letters.message import Message, Origin, correlation_id_of
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -31,15 +31,15 @@ _TENS: Final = tuple(range(120, -1, -10))  # where the ten bits of each pair beg
 _NOT_STORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 
-class Hold(NamedTuple):
-    """The right to finish a letter: its id and the fence number its claim was given."""
+class ClaimToken(NamedTuple):
+    """The right to settle a letter: its id and the fence number of its claim."""
 
     id: str
     fence: int
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One redrive, and what became of it."""
+class RedriveAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One redrive of a letter, and its result."""
 
     number: int
     started_at: datetime
@@ -70,7 +70,7 @@ class LetterHead(msgspec.Struct, frozen=True, kw_only=True):
     """The small part of a letter: what is filtered, sorted, listed and claimed."""
 
     id: str
-    state: State = State.PENDING
+    state: LetterState = LetterState.PENDING
     # what died, where
     broker: str  # the name of the broker it belongs to; `unnamed:KIND` until a person assigns one
     source: str
@@ -82,7 +82,7 @@ class LetterHead(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     error_type: str
     error_text: str
-    kind: Kind = Kind.UNKNOWN
+    kind: FailureKind = FailureKind.UNKNOWN
     group: str  # the failure's fingerprint (H5)
     # how it is to be treated
     priority: int = 0
@@ -108,9 +108,9 @@ class LetterHead(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: str | None = None  # due, but stopped by this gate, such as `breaker:orders`
 
     @property
-    def hold(self) -> Hold:
-        """What has to be shown to finish this letter."""
-        return Hold(self.id, self.fence)
+    def claim_token(self) -> ClaimToken:
+        """The token that settles this letter."""
+        return ClaimToken(self.id, self.fence)
 
 
 class DeadLetter(LetterHead, frozen=True, kw_only=True):
@@ -123,11 +123,11 @@ class DeadLetter(LetterHead, frozen=True, kw_only=True):
     system_state: SystemState | None = None
     derived_from: str | None = None  # the letter this one is a copy of, or whose redrive it was
     prior_redrives: int = 0  # how often the message was redriven before this letter was made
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[RedriveAttempt, ...] = ()
     notes: tuple[Note, ...] = ()
 
     @classmethod
-    def bury(
+    def create(
         cls,
         message: Message,
         origin: Origin,
@@ -147,7 +147,7 @@ class DeadLetter(LetterHead, frozen=True, kw_only=True):
         died_at: datetime | None = None,
         broker: str | None = None,
     ) -> Self:
-        """Make a new letter. `key` must be the same whenever this same death is reported again.
+        """Create a letter. `key` must be the same whenever this same death is reported again.
 
         So must `died_at`, if the failure's own time is not. `group` is the failure's fingerprint where it is known
         already. `broker` is the broker's name; a consumer does not know it and leaves the kind of broker there.

@@ -12,7 +12,7 @@ from typing import Final
 from redrive.errors import LifecycleError
 
 
-class State(StrEnum):
+class LetterState(StrEnum):
     """Where a dead letter stands."""
 
     PENDING = "dlq_pending"
@@ -40,42 +40,42 @@ class Step(StrEnum):
 
 
 # None is outside: before a letter is added and after it was deleted.
-TABLE: Final[Mapping[tuple[State | None, Step], State | None]] = MappingProxyType(
+TABLE: Final[Mapping[tuple[LetterState | None, Step], LetterState | None]] = MappingProxyType(
     {
-        (None, Step.ADD): State.PENDING,
-        (State.PENDING, Step.SCHEDULE): State.PENDING,
-        (State.PENDING, Step.CLAIM): State.PROCESSING,
-        (State.PROCESSING, Step.RESOLVE): State.RESOLVED,
-        (State.PROCESSING, Step.RETRY): State.PENDING,
-        (State.PROCESSING, Step.EXHAUST): State.FAILED,
-        (State.PROCESSING, Step.PARK): State.MANUAL,
-        (State.MANUAL, Step.REPLAY): State.PROCESSING,
-        (State.MANUAL, Step.DISCARD): State.ARCHIVED,
-        (State.FAILED, Step.ARCHIVE): State.ARCHIVED,
-        (State.RESOLVED, Step.DELETE): None,
-        (State.ARCHIVED, Step.DELETE): None,
+        (None, Step.ADD): LetterState.PENDING,
+        (LetterState.PENDING, Step.SCHEDULE): LetterState.PENDING,
+        (LetterState.PENDING, Step.CLAIM): LetterState.PROCESSING,
+        (LetterState.PROCESSING, Step.RESOLVE): LetterState.RESOLVED,
+        (LetterState.PROCESSING, Step.RETRY): LetterState.PENDING,
+        (LetterState.PROCESSING, Step.EXHAUST): LetterState.FAILED,
+        (LetterState.PROCESSING, Step.PARK): LetterState.MANUAL,
+        (LetterState.MANUAL, Step.REPLAY): LetterState.PROCESSING,
+        (LetterState.MANUAL, Step.DISCARD): LetterState.ARCHIVED,
+        (LetterState.FAILED, Step.ARCHIVE): LetterState.ARCHIVED,
+        (LetterState.RESOLVED, Step.DELETE): None,
+        (LetterState.ARCHIVED, Step.DELETE): None,
     }
 )
 
-_MEANING: Final[Mapping[tuple[State | None, Step], str]] = MappingProxyType(
+_MEANING: Final[Mapping[tuple[LetterState | None, Step], str]] = MappingProxyType(
     {
         (None, Step.ADD): "given up by its consumer",
-        (State.PENDING, Step.SCHEDULE): "replay scheduled",
-        (State.PENDING, Step.CLAIM): "worker picks up",
-        (State.PROCESSING, Step.RESOLVE): "redrive succeeded",
-        (State.PROCESSING, Step.RETRY): "redrive failed, below the limit",
-        (State.PROCESSING, Step.EXHAUST): "redrive failed, at the limit",
-        (State.PROCESSING, Step.PARK): "needs a person",
-        (State.MANUAL, Step.REPLAY): "manual replay",
-        (State.MANUAL, Step.DISCARD): "manual discard",
-        (State.FAILED, Step.ARCHIVE): "to cold storage",
-        (State.RESOLVED, Step.DELETE): "retention",
-        (State.ARCHIVED, Step.DELETE): "retention",
+        (LetterState.PENDING, Step.SCHEDULE): "replay scheduled",
+        (LetterState.PENDING, Step.CLAIM): "worker picks up",
+        (LetterState.PROCESSING, Step.RESOLVE): "redrive succeeded",
+        (LetterState.PROCESSING, Step.RETRY): "redrive failed, below the limit",
+        (LetterState.PROCESSING, Step.EXHAUST): "redrive failed, at the limit",
+        (LetterState.PROCESSING, Step.PARK): "needs a person",
+        (LetterState.MANUAL, Step.REPLAY): "manual replay",
+        (LetterState.MANUAL, Step.DISCARD): "manual discard",
+        (LetterState.FAILED, Step.ARCHIVE): "to cold storage",
+        (LetterState.RESOLVED, Step.DELETE): "retention",
+        (LetterState.ARCHIVED, Step.DELETE): "retention",
     }
 )
 
 
-def after(state: State | None, step: Step) -> State | None:
+def after(state: LetterState | None, step: Step) -> LetterState | None:
     """The state after `step`, or a `LifecycleError` that says which steps there are."""
     try:
         return TABLE[state, step]
@@ -85,7 +85,7 @@ def after(state: State | None, step: Step) -> State | None:
         raise LifecycleError(f"{here} cannot {step}; it can {' or '.join(known)}") from None
 
 
-def states_with(step: Step) -> tuple[State, ...]:
+def states_with(step: Step) -> tuple[LetterState, ...]:
     """The states in which `step` is legal."""
     return tuple(state for state, legal in TABLE if legal is step and state is not None)
 

@@ -2,7 +2,7 @@
 
 The rule: a secret goes, its surroundings stay. `password=hunter2 rejected by db-1` becomes
 `password=[REDACTED:password] rejected by db-1`, so that the text still explains the failure. In the mode
-`"whole"` any finding replaces the entire text.
+`"text"` any finding replaces the entire text.
 
 A marker is a wall: nothing is searched in it or across it. Cleaning repeats until nothing more is found,
 hence cleaning twice is the same as cleaning once.
@@ -31,7 +31,8 @@ from typing import Literal, NamedTuple, get_args
 from redrive.errors import SettingsError
 from redrive.letters.sensitive import CUT, KINDS, RULES, SEED_RULES, Rule
 
-Mode = Literal["parts", "whole"]
+Mode = Literal["secret", "text"]
+_STORED_MODES = {"secret": "parts", "text": "whole"}  # in the name of a redactor, which letters keep
 WHOLE = "[REDACTED - potentially sensitive data]"
 TRUNCATED = "[TRUNCATED after 64 kB]"
 MAX_TEXT_CHARS = 65_536  # searched; what follows is dropped
@@ -108,16 +109,16 @@ def _ready(rule: Rule) -> _Ready:
 class Redactor:
     """What is to be hidden, decided once; `clean` never raises, whatever the text.
 
-    `extra` maps a kind to a regular expression: its group `secret` is replaced, or the whole match without
-    one. `terms` are words (any case, whole words only). `keep` are literals that stay even where a rule
-    would hide them. `off` names kinds that are not looked for.
+    `patterns` maps a kind to a regular expression: its group `secret` is replaced, or the whole match without
+    one. `terms` are words (any case, whole words only). `allow` are literals that stay even where a rule
+    would redact them. `disabled` names kinds that are not searched for.
     """
 
-    mode: Mode = "parts"
-    extra: Mapping[str, str] = field(default_factory=dict, hash=False)
+    mode: Mode = "secret"
+    patterns: Mapping[str, str] = field(default_factory=dict, hash=False)
     terms: Sequence[str] = field(default=(), hash=False)
-    keep: Sequence[str] = field(default=(), hash=False)
-    off: Sequence[str] = field(default=(), hash=False)
+    allow: Sequence[str] = field(default=(), hash=False)
+    disabled: Sequence[str] = field(default=(), hash=False)
     # Redactors of the same name hide the same: what one of them has cleaned, another need not look at.
     name: str = field(init=False, repr=False, compare=False)
     _rules: tuple[_Ready, ...] = field(init=False, repr=False, compare=False)
@@ -132,20 +133,20 @@ class Redactor:
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
-            raise SettingsError(f"redaction mode {self.mode!r} is unknown; use 'parts' or 'whole'")
-        for name in self.off:
+            raise SettingsError(f"redaction mode {self.mode!r} is unknown; use 'secret' or 'text'")
+        for name in self.disabled:
             if name not in KINDS:
                 raise SettingsError(f"redaction kind {name!r} is unknown; use one of {', '.join(KINDS)}")
-        built_in = RULES + (SEED_RULES if self.mode == "whole" else ())
-        rules = [_ready(rule) for rule in built_in if rule.kind not in self.off]
-        rules += [_extra(kind, pattern) for kind, pattern in self.extra.items()]
+        built_in = RULES + (SEED_RULES if self.mode == "text" else ())
+        rules = [_ready(rule) for rule in built_in if rule.kind not in self.disabled]
+        rules += [_extra(kind, pattern) for kind, pattern in self.patterns.items()]
         if self.terms:
             words = rf"(?<!\w)(?:{_literals('terms', self.terms)})(?!\w)"
             rules.append(_Ready("term", ("",), re.compile(words, re.IGNORECASE), 0))
         kinds = "|".join(sorted({re.escape(rule.kind) for rule in rules}))
-        keep = re.compile(_literals("keep", self.keep)) if self.keep else None
+        keep = re.compile(_literals("allow", self.allow)) if self.allow else None
         looked_for = [(rule.kind, rule.stems, rule.pattern.pattern) for rule in rules]
-        told = repr((_VERSION, self.mode, looked_for, keep and keep.pattern)).encode(
+        told = repr((_VERSION, _STORED_MODES[self.mode], looked_for, keep and keep.pattern)).encode(
             "utf-8", "backslashreplace"
         )
         object.__setattr__(self, "name", blake2b(told, digest_size=6).hexdigest())
@@ -248,7 +249,7 @@ class Redactor:
             return text  # one line that was met before
         for _ in range(_PASSES):
             found = self.find(text)
-            if found and self.mode == "whole":
+            if found and self.mode == "text":
                 return WHOLE
             if len(text) > MAX_TEXT_CHARS:
                 text = _replaced(text, found, _cut_position(text)) + TRUNCATED

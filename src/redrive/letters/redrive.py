@@ -17,8 +17,8 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from redrive.letters.headers import Headers, HeaderValue, Typed
-from redrive.letters.letter import Hold
+from redrive.letters.headers import Headers, HeaderValue, TypedValue
+from redrive.letters.letter import ClaimToken
 from redrive.letters.message import ConsumerRef, Message, own_correlation_id
 
 ID: Final = "redrive-id"
@@ -42,7 +42,7 @@ Scope: TypeAlias = Literal["consumer", "all"]
 class Redrive(msgspec.Struct, frozen=True):
     """Which letter a message claims to be a redrive of."""
 
-    hold: Hold
+    hold: ClaimToken
     attempt: int
     operation: str | None = None
     to: ConsumerRef | None = None  # None: written by version 1, which named no consumer
@@ -111,7 +111,7 @@ def redrive_of(headers: Headers) -> Redrive | None:
     fence, attempt = _number(headers.get(FENCE)), _number(headers.get(ATTEMPT))
     if fence is None or attempt is None:
         return None
-    hold, attempt = Hold(letter_id, fence), min(attempt, MAX_ATTEMPTS)
+    hold, attempt = ClaimToken(letter_id, fence), min(attempt, MAX_ATTEMPTS)
     address, digest = headers.text(TO), headers.text(DIGEST)
     if address is None and digest is None:
         return Redrive(hold, attempt, headers.text(OPERATION))
@@ -124,7 +124,7 @@ def redrive_of(headers: Headers) -> Redrive | None:
 
 def _number(value: HeaderValue) -> int | None:
     """A whole number from zero up, also where the wire carries it as text."""
-    if isinstance(value, Typed):
+    if isinstance(value, TypedValue):
         value = value.value
     if isinstance(value, bytes):
         value = value.decode("ascii", "replace")

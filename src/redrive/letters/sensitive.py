@@ -5,7 +5,7 @@ cannot match, so that harmless text costs a few substring searches, and with a c
 cannot tell a secret from a word, a type or a number. Every pattern is written to be linear: a run of
 characters is entered at one place only and left without backtracking.
 
-Rows stand in the order in which they name what several of them find. `SEED_RULES` apply besides in the mode `"whole"`
+Rows stand in the order in which they name what several of them find. `SEED_RULES` apply besides in the mode `"text"`
 only. Where a pattern needs the end of a secret, `CUT` will do as well: it stands where a long text was cut.
 
 This module does not know what becomes of a finding, which rows are switched off, or what a user has added
@@ -639,7 +639,7 @@ RULES: tuple[Rule, ...] = (
          r"(?P<s>[+(]?\d(?:[ .\-()/]{0,2}\d){6,14})(?!\w)", _named_phone, reach=5),
 )  # fmt: skip
 
-# What the mode "whole" reacts to besides. A word counts where a value may follow it: "Unexpected token", "invalid
+# What the mode "text" reacts to besides. A word counts where a value may follow it: "Unexpected token", "invalid
 # password" and "author" stay as they are.
 SEED_RULES: tuple[Rule, ...] = (
     Rule("connection-url", ("://",), r"(?P<s>(?:postgres(?:ql)?|mongodb|mysql|redis|rediss|amqps?"

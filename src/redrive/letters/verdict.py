@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from redrive.errors import FormatError
-from redrive.letters.letter import Hold
+from redrive.letters.letter import ClaimToken
 from redrive.letters.message import Message
 from redrive.letters.redrive import Redrive
 
@@ -38,9 +38,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     to: str | None = None  # `redrive-to`; None: version 1
 
     @property
-    def hold(self) -> Hold:
+    def claim_token(self) -> ClaimToken:
         """The letter and the claim it was sent under."""
-        return Hold(self.id, self.fence)
+        return ClaimToken(self.id, self.fence)
 
 
 def resolved(redrive: Redrive, source: str, at: datetime, group: str = "") -> Verdict:

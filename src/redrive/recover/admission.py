@@ -37,7 +37,7 @@ _HEALTH_GATES: Final[Mapping[Check, str]] = {
 # A source whose redrives the broker does not accept is tried again with one letter. This is less than the time after
 # which the refused letters are due again, so that the next try is made with another letter, if there is one.
 _SEND_PAUSE: Final = timedelta(seconds=30)
-_SEND_OPTIONS: Final = HoldBackOptions(share=1.0, least=1, pause=_SEND_PAUSE, longest=_SEND_PAUSE)
+_SEND_OPTIONS: Final = HoldBackOptions(failure_rate=1.0, window=1, pause=_SEND_PAUSE, max_pause=_SEND_PAUSE)
 _SHORTEST_PAUSE: Final = timedelta(milliseconds=50)
 
 

@@ -16,10 +16,10 @@ from redrive.rules.breaker import Breaker, BreakerOptions
 class HoldBackOptions(BreakerOptions, frozen=True, kw_only=True):
     """When most redrives to a source die again, its letters are held back, but for single ones."""
 
-    share: float = 0.6  # of the last redrives that died again
-    least: int = 5
+    failure_rate: float = 0.6  # fraction of recent redrives that must fail before redriving pauses
+    window: int = 5  # number of recent redrives in the failure-rate window
     pause: timedelta = timedelta(minutes=1)
-    longest: timedelta = timedelta(minutes=30)
+    max_pause: timedelta = timedelta(minutes=30)
 
 
 class Breakers:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from redrive.clock import Clock, pause
 from redrive.errors import RedriveError, SettingsError
-from redrive.letters import Kind
+from redrive.letters import FailureKind
 from redrive.rules import Strategy, format_duration
 from redrive.settings import ConditionSettings
 from redrive.stores.gates import Gate, gate_name
@@ -75,7 +75,9 @@ class Conditions:
     def database_reachable(self) -> bool:
         """Whether every check succeeds that all letters with a database error wait for."""
         return not any(
-            one.name in self.failing and not one.sources and (not one.kinds or Kind.DATABASE in one.kinds)
+            one.name in self.failing
+            and not one.sources
+            and (not one.kinds or FailureKind.DATABASE in one.kinds)
             for one in self._conditions
         )
 
@@ -95,7 +97,7 @@ class Conditions:
     async def _repeat(self, condition: ConditionSettings, stop: asyncio.Event) -> None:
         while not stop.is_set():
             await self.turn(condition)
-            await pause(self._clock, condition.every, stop)
+            await pause(self._clock, condition.interval, stop)
 
 
 def with_secrets(

@@ -18,7 +18,7 @@ import msgspec
 
 from redrive.clock import Clock, pause
 from redrive.errors import RedriveError
-from redrive.letters import Hold, LetterHead
+from redrive.letters import ClaimToken, LetterHead
 from redrive.rules import format_duration
 from redrive.stores.base import Store
 from redrive.stores.changes import Resolve, Retry, Settlement
@@ -78,7 +78,7 @@ class Confirmer:
         self._trouble = trouble
         self._recheck = min(verdict_timeout / 4, _MAX_RECHECK)
         self._interval = min(every, self._recheck)
-        self._evidence: dict[Hold, _Evidence] = {}
+        self._evidence: dict[ClaimToken, _Evidence] = {}
         self._find = find or consumer_of
         self.counts = ConfirmerCounts()
 
@@ -95,10 +95,10 @@ class Confirmer:
         now = self._clock.monotonic()
         consumers: dict[str, Consumer | None] = {}
         for head in heads:
-            if head.hold not in self._evidence:
-                self._evidence[head.hold] = _Evidence(now, now)
+            if head.claim_token not in self._evidence:
+                self._evidence[head.claim_token] = _Evidence(now, now)
                 self.counts.unconfirmed += 1
-            self._evidence[head.hold].checked_at = now
+            self._evidence[head.claim_token].checked_at = now
             consumers[head.id] = await self._find(head)
         known = sorted({consumer for consumer in consumers.values() if consumer is not None})
         gone = await self._unreachable(known) if known else {}
@@ -109,9 +109,9 @@ class Confirmer:
             if consumer is None:
                 continue
             if consumer in gone:
-                settlements.append(Settlement(head.hold, self._pending_again(gone[consumer])))
-            elif self._is_quiet(self._evidence[head.hold], taken[consumer]):
-                settlements.append(Settlement(head.hold, self._presumed(consumer)))
+                settlements.append(Settlement(head.claim_token, self._pending_again(gone[consumer])))
+            elif self._is_quiet(self._evidence[head.claim_token], taken[consumer]):
+                settlements.append(Settlement(head.claim_token, self._presumed(consumer)))
         await self._settle(settlements)
         self._forget()
         return len(heads)
@@ -155,7 +155,7 @@ class Confirmer:
         if not settlements:
             return
         for settlement, done in zip(settlements, await self._store.settle(settlements), strict=True):
-            self._evidence.pop(settlement.hold, None)
+            self._evidence.pop(settlement.claim_token, None)
             if done and isinstance(settlement.outcome, Resolve):
                 self.counts.presumed += 1
             elif done:

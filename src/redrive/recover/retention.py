@@ -27,7 +27,7 @@ from redrive.errors import (
     LetterInvalidError,
     SettingsError,
 )
-from redrive.letters import DeadLetter, State
+from redrive.letters import DeadLetter, LetterState
 from redrive.settings import LimitSettings
 from redrive.stores import cold_files
 from redrive.stores.base import Store
@@ -104,10 +104,10 @@ class Retention:
     async def turn(self, stop: asyncio.Event | None = None) -> None:
         """Look once at everything that is old enough; `stop` ends it between two batches."""
         # What needs no file comes first: a full disk does not keep it back.
-        steps: tuple[tuple[State, timedelta, Callable[[Sequence[str]], Awaitable[None]]], ...] = (
-            (State.RESOLVED, self._options.resolved, self._delete_resolved),
-            (State.FAILED, self._options.failed, self._archive_failed),
-            (State.ARCHIVED, self._options.archived, self._delete_archived),
+        steps: tuple[tuple[LetterState, timedelta, Callable[[Sequence[str]], Awaitable[None]]], ...] = (
+            (LetterState.RESOLVED, self._options.resolved, self._delete_resolved),
+            (LetterState.FAILED, self._options.failed, self._archive_failed),
+            (LetterState.ARCHIVED, self._options.archived, self._delete_archived),
         )
         for state, age, put_away in steps:
             old = Query(
@@ -243,7 +243,7 @@ async def _restore_batch(
     store: Store, batch: Sequence[DeadLetter], file: str, by: str, counts: Restored
 ) -> None:
     unique = {letter.id: letter for letter in batch}
-    sleeping = {letter.id for letter in unique.values() if letter.state is not State.PENDING}
+    sleeping = {letter.id for letter in unique.values() if letter.state is not LetterState.PENDING}
     # Added as never due, so that no worker can be quicker than the parking below.
     adding = [
         msgspec.structs.replace(letter, next_retry_at=NEVER_DUE) if letter.id in sleeping else letter
@@ -259,7 +259,7 @@ async def _restore_batch(
 
 async def _unparked(store: Store, ids: Sequence[str]) -> list[str]:
     """Those that were added never due and not parked: now, or by a run that was cut short."""
-    added = Query((Condition("id", Op.IS, tuple(ids)), Condition("state", Op.IS, (State.PENDING,))))
+    added = Query((Condition("id", Op.IS, tuple(ids)), Condition("state", Op.IS, (LetterState.PENDING,))))
     page = await store.page(added, limit=len(ids))
     return [head.id for head in page.heads if head.next_retry_at == NEVER_DUE and head.fence == 0]
 
@@ -274,7 +274,7 @@ async def _park(
     for head in held:
         old = letters[head.id]
         detail = f"restored from {file}; it was {old.state} after {old.dlq_retry_count} redrives"
-        settlements.append(Settlement(head.hold, Park(detail=detail)))
+        settlements.append(Settlement(head.claim_token, Park(detail=detail)))
     counts.parked += sum(await store.settle(settlements))
 
 

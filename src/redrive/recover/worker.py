@@ -21,13 +21,13 @@ import msgspec
 
 from redrive.clock import Clock, pause, until_first
 from redrive.errors import LetterNotFoundError, RedriveError, StoreError
-from redrive.letters import DeadLetter, Hold, LetterHead
+from redrive.letters import ClaimToken, DeadLetter, LetterHead
 from redrive.recover.admission import Admission
 from redrive.recover.breaker import Breakers
 from redrive.recover.health import Measure
 from redrive.rules import Exhausted, Health, Strategy, StrategyOptions, choose
 from redrive.stores.base import LEASE, Store
-from redrive.stores.changes import Exhaust, Outcome, Park, Release, Settlement
+from redrive.stores.changes import Fail, Outcome, Park, Settlement, Unclaim
 from redrive.transports.base import Transport
 from redrive.transports.redriving import SendOptions, addressee, attempts_of, is_lost, publication
 
@@ -114,7 +114,7 @@ class Worker:
         heads = await self._claim()
         if heads:
             self.counts.claimed += len(heads)
-            beating = asyncio.create_task(self._heartbeat([head.hold for head in heads]))
+            beating = asyncio.create_task(self._heartbeat([head.claim_token for head in heads]))
             try:
                 await self._process(heads)
             finally:
@@ -142,7 +142,7 @@ class Worker:
         known = sorted(self._admission.unreachable)
         now = self._clock.monotonic()
         checked_at = self._consumers_checked_at
-        if not known or (checked_at is not None and now - checked_at < self._strategy.recheck):
+        if not known or (checked_at is not None and now - checked_at < self._strategy.recheck_interval):
             return
         self._consumers_checked_at = now
         reasons = await self._unreachable(known)
@@ -176,7 +176,7 @@ class Worker:
             if outcome is None:
                 going.append(letter)
             else:
-                settlements.append(Settlement(head.hold, outcome))
+                settlements.append(Settlement(head.claim_token, outcome))
         if going and self._transport.capabilities.broadcast:
             going, undeliverable = await self._without_unreachable(going, now)
             settlements += undeliverable
@@ -201,7 +201,11 @@ class Worker:
                 self.counts.undeliverable += 1
                 # The letter's own place: that is what the gate of the next claim compares.
                 self._admission.unreachable[letter.source, letter.consumer_group or ""] = reason
-                held.append(Settlement(letter.hold, Release(at=now + self._strategy.recheck, detail=reason)))
+                held.append(
+                    Settlement(
+                        letter.claim_token, Unclaim(at=now + self._strategy.recheck_interval, detail=reason)
+                    )
+                )
         return going, held
 
     def _reason_to_hold(self, letter: DeadLetter, now: datetime) -> Outcome | None:
@@ -209,7 +213,7 @@ class Worker:
         plan = choose(letter.kind, attempts_of(letter), now, None, self._strategy, failure=letter.failure)
         if isinstance(plan, Exhausted):
             self.counts.exhausted += 1
-            return Exhaust(strategy=letter.strategy, detail=f"sent back {plan.redrives} times")
+            return Fail(strategy=letter.strategy, detail=f"sent back {plan.redrives} times")
         name = str(plan.strategy)
         if is_lost(letter, self._options.sending):
             self.counts.parked += 1
@@ -221,13 +225,17 @@ class Worker:
         gate = self._admission.holds_back(plan.strategy) if name != letter.strategy else None
         if gate is not None:
             self.counts.waiting += 1
-            return Release(at=now + self._strategy.recheck, strategy=name, detail=f"waits for {gate}")
+            return Unclaim(
+                at=now + self._strategy.recheck_interval, strategy=name, detail=f"waits for {gate}"
+            )
         return None
 
     async def _send(self, letters: Sequence[DeadLetter]) -> None:
-        holds = [letter.hold for letter in letters]
+        tokens = [letter.claim_token for letter in letters]
         options = self._options.sending
-        messages = [publication(letter, hold, options) for letter, hold in zip(letters, holds, strict=True)]
+        messages = [
+            publication(letter, token, options) for letter, token in zip(letters, tokens, strict=True)
+        ]
         try:
             outcomes = await self._transport.publish(messages)
         except RedriveError as error:
@@ -235,11 +243,13 @@ class Worker:
         sources = {letter.source for letter in letters}
         accepted = {letter.source for letter, error in zip(letters, outcomes, strict=True) if error is None}
         self._admission.published({source: source in accepted for source in sources})
-        await self.mark_as_sent([hold for hold, error in zip(holds, outcomes, strict=True) if error is None])
+        await self.mark_as_sent(
+            [token for token, error in zip(tokens, outcomes, strict=True) if error is None]
+        )
         later = self._clock.now() + _NOT_SENT
         failed = [
-            Settlement(hold, Release(at=later, detail=f"could not be sent: {error}"))
-            for hold, error in zip(holds, outcomes, strict=True)
+            Settlement(token, Unclaim(at=later, detail=f"could not be sent: {error}"))
+            for token, error in zip(tokens, outcomes, strict=True)
             if error is not None
         ]
         if failed:
@@ -250,7 +260,7 @@ class Worker:
             )
             await self._settle(failed)
 
-    async def mark_as_sent(self, holds: Sequence[Hold]) -> None:
+    async def mark_as_sent(self, holds: Sequence[ClaimToken]) -> None:
         """They are on their way: the letters wait for their verdicts."""
         if not holds:
             return
@@ -260,7 +270,7 @@ class Worker:
         self.counts.sent += len(holds) - stale
         self.counts.stale += stale
 
-    async def _judged(self, holds: Sequence[Hold]) -> int:
+    async def _judged(self, holds: Sequence[ClaimToken]) -> int:
         """How many of these are lost only because verdict or death came before we could say that they were sent."""
         try:
             letters = await self._store.load([hold.id for hold in holds])
@@ -275,7 +285,7 @@ class Worker:
         done = await self._store.settle(settlements)
         self.counts.stale += len(done) - sum(done)
 
-    async def _heartbeat(self, holds: Sequence[Hold]) -> None:
+    async def _heartbeat(self, holds: Sequence[ClaimToken]) -> None:
         """Extend the leases while the batch is under way."""
         while True:
             await self._clock.sleep(self._options.lease / 3)

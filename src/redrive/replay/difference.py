@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from redrive.errors import FormatError, on_one_line
-from redrive.letters import Headers, HeaderValue, Message, Typed
+from redrive.letters import Headers, HeaderValue, Message, TypedValue
 from redrive.replay.plain import Json, Opaque, body_of, same
 
 _PROPERTIES: Final = ("content_type", "content_encoding", "message_id", "correlation_id", "sent_at")
@@ -96,7 +96,7 @@ def _body_lines(message: Message) -> list[str]:
 def _shown(value: HeaderValue) -> str:
     """A header's value with its type, where JSON does not tell it."""
     match value:
-        case Typed():
+        case TypedValue():
             return f"{_shown(value.value)} ({value.kind})"
         case bytes():
             try:
@@ -179,7 +179,7 @@ def _data(value: Any) -> Any:
                 return value.decode()
             except UnicodeDecodeError:
                 return {"bytes": value.hex()}
-        case Typed():
+        case TypedValue():
             return {"type": value.kind, "value": _data(value.value)}
         case Headers():
             return {on_one_line(name): _data(item) for name, item in value}

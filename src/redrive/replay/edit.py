@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from redrive.errors import FormatError, SettingsError
-from redrive.letters import DeadLetter, Headers, Message, Note, State, letter_id
+from redrive.letters import DeadLetter, Headers, LetterState, Message, Note, letter_id
 from redrive.letters.headers import pack
 from redrive.letters.letter import EPOCH, storable
 from redrive.letters.message import own_correlation_id
@@ -336,7 +336,7 @@ def edited_copy(letter: DeadLetter, message: Message, *, by: str, at: datetime) 
         message_id=storable(message.message_id) if message.message_id else None,
         correlation_id=storable(own_correlation_id(message) or letter.correlation_id),
         size=message.size,
-        state=State.PENDING,
+        state=LetterState.PENDING,
         strategy=None,
         dlq_retry_count=0,
         next_retry_at=at,

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from redrive.errors import BrokerRefusedError
-from redrive.letters import LetterHead, State
+from redrive.letters import LetterHead, LetterState
 from redrive.replay.options import ReplayOptions
 from redrive.rules import format_duration
 from redrive.settings import ReplaySettings
@@ -91,7 +91,7 @@ async def _recent_deaths(
         Query(
             (
                 *here,
-                Condition("state", Op.IS, (str(State.RESOLVED),)),
+                Condition("state", Op.IS, (str(LetterState.RESOLVED),)),
                 Condition("updated", Op.AT_LEAST, (since,)),
             )
         )

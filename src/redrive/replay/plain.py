@@ -19,7 +19,7 @@ from uuid import UUID
 import msgspec
 
 from redrive.errors import FormatError
-from redrive.letters import Headers, HeaderValue, Message, Typed
+from redrive.letters import Headers, HeaderValue, Message, TypedValue
 
 # None, bool, int, Decimal, str, list, dict; within headers also `Opaque`.
 Json: TypeAlias = Any
@@ -131,7 +131,7 @@ def _refuse_repeated_names(data: bytes | str, what: str) -> None:
 def header_to_json(value: HeaderValue) -> Json:
     """The value without its wire type."""
     match value:
-        case Typed():
+        case TypedValue():
             return header_to_json(value.value)
         case bytes():
             try:
@@ -151,7 +151,7 @@ def header_to_json(value: HeaderValue) -> Json:
 
 def header_from_json(name: str, value: Json, before: HeaderValue = None) -> HeaderValue:
     """The value for a header, of the type that `before` had where it fits."""
-    if isinstance(before, Typed):
+    if isinstance(before, TypedValue):
         return _typed(name, value, before)
     match value:
         case Opaque():
@@ -175,7 +175,7 @@ def header_from_json(name: str, value: Json, before: HeaderValue = None) -> Head
 _SIZED: Final = re.compile(r"(u?)int(8|16|32|64)")
 
 
-def _typed(name: str, value: Json, before: Typed) -> HeaderValue:
+def _typed(name: str, value: Json, before: TypedValue) -> HeaderValue:
     old = before.value
     if type(value) is int and type(old) is int:
         if sized := _SIZED.fullmatch(before.kind):
@@ -183,13 +183,13 @@ def _typed(name: str, value: Json, before: Typed) -> HeaderValue:
             fits = range(2**bits) if sized[1] else range(-(2 ** (bits - 1)), 2 ** (bits - 1))
             if value not in fits:
                 raise FormatError(f"header '{name:.60}' is an {before.kind} and cannot hold {value}")
-        return Typed(before.kind, value)
+        return TypedValue(before.kind, value)
     if isinstance(value, Decimal | int) and not isinstance(value, bool) and before.kind.startswith("float"):
-        return Typed(before.kind, _float(name, Decimal(value)))
+        return TypedValue(before.kind, _float(name, Decimal(value)))
     if isinstance(value, str) and isinstance(old, bytes):
-        return Typed(before.kind, _bytes(name, value))
+        return TypedValue(before.kind, _bytes(name, value))
     if isinstance(value, str) and isinstance(old, str):
-        return Typed(before.kind, value)
+        return TypedValue(before.kind, value)
     return header_from_json(name, value)
 
 

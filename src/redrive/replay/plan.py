@@ -16,7 +16,7 @@ import msgspec
 
 from redrive.clock import Clock
 from redrive.errors import SettingsError
-from redrive.letters import DeadLetter, LetterHead, State, letter_id
+from redrive.letters import DeadLetter, LetterHead, LetterState, letter_id
 from redrive.letters.letter import storable
 from redrive.letters.redrive import unmarked
 from redrive.replay.options import KIND, NEWEST, OLDEST, ReplayOptions, pack
@@ -26,8 +26,8 @@ from redrive.stores.operations import LARGEST_LIST, Operation
 from redrive.stores.query import Condition, Op, Query, Sort
 from redrive.transports.redriving import attempts_of
 
-REPLAYABLE: Final = (State.PENDING, State.MANUAL)
-COPYABLE: Final = (State.FAILED, State.RESOLVED, State.ARCHIVED)
+REPLAYABLE: Final = (LetterState.PENDING, LetterState.MANUAL)
+COPYABLE: Final = (LetterState.FAILED, LetterState.RESOLVED, LetterState.ARCHIVED)
 ORDERS: Final = MappingProxyType(
     {OLDEST: Sort("created", descending=False), NEWEST: Sort("created", descending=True)}
 )

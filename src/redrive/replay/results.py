@@ -7,7 +7,7 @@ in the store show which; nothing else is queried.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from redrive.letters import LetterHead, State
+from redrive.letters import LetterHead, LetterState
 from redrive.stores.base import Store
 from redrive.stores.query import Condition, Op, Query
 
@@ -50,9 +50,9 @@ class SentLetters:
         ids = list(self._fences)[:_PAGE_SIZE]
         for head in await heads_of(self._store, ids):
             fence = self._fences.pop(head.id)
-            if head.state is State.RESOLVED:
+            if head.state is LetterState.RESOLVED:
                 self.resolved += 1
-            elif head.state is State.PROCESSING and head.fence == fence:
+            elif head.state is LetterState.PROCESSING and head.fence == fence:
                 self._fences[head.id] = fence  # behind the others
             else:
                 self.died += 1

@@ -30,14 +30,14 @@ from redrive.errors import (
     StoreError,
     TransportError,
 )
-from redrive.letters import DeadLetter, LetterHead, State
+from redrive.letters import DeadLetter, LetterHead, LetterState
 from redrive.replay.edit import is_new_edit
 from redrive.replay.options import FAILED, SENT, SKIPPED, WORKER_PREFIX, ReplayOptions, unpack
 from redrive.replay.results import SentLetters, heads_of
 from redrive.replay.runner import describe_runner, has_ended
 from redrive.rules import StrategyOptions, format_duration
 from redrive.stores.base import Store
-from redrive.stores.changes import Release, Retry, Settlement
+from redrive.stores.changes import Retry, Settlement, Unclaim
 from redrive.stores.many import load_those_there, pages
 from redrive.stores.operations import Operation, OperationState
 from redrive.stores.query import Condition, Op, Query
@@ -279,7 +279,9 @@ class Replay:
             heads = sorted([*heads, *late], key=lambda head: places[head.id])
         loaded = await self._store.load([head.id for head in heads])
         # One whose lease ended meanwhile may have another owner by now; it stays without an outcome.
-        letters = [one for one, head in zip(loaded, heads, strict=True) if one.hold == head.hold]
+        letters = [
+            one for one, head in zip(loaded, heads, strict=True) if one.claim_token == head.claim_token
+        ]
         done = await self._done_elsewhere(letters) if self._options.skip_done else set[str]()
         outcomes += [(letter_id, SKIPPED, "its message was processed already") for letter_id in done]
         exhausted = [letter for letter in letters if letter.id not in done and self._is_exhausted(letter)]
@@ -290,7 +292,7 @@ class Replay:
         sent = [letter for letter, error in zip(going, errors, strict=True) if error is None]
         kept = (
             await self._store.extend(
-                [one.hold for one in sent], lease=self._options.verdict_timeout, sent=True
+                [one.claim_token for one in sent], lease=self._options.verdict_timeout, sent=True
             )
             if sent
             else []
@@ -301,15 +303,15 @@ class Replay:
         ]
         self._results.add(sent)
         back: list[Settlement] = [
-            Settlement(letter.hold, Release(detail="processed already"))
+            Settlement(letter.claim_token, Unclaim(detail="processed already"))
             for letter in letters
             if letter.id in done
         ]
-        back += [Settlement(letter.hold, Release(detail=_at_limit(letter))) for letter in exhausted]
+        back += [Settlement(letter.claim_token, Unclaim(detail=_at_limit(letter))) for letter in exhausted]
         for letter, error in zip(going, errors, strict=True):
             if error is not None:
                 outcomes.append((letter.id, FAILED, str(error)))
-                back.append(Settlement(letter.hold, Release(detail=f"could not be sent: {error}")))
+                back.append(Settlement(letter.claim_token, Unclaim(detail=f"could not be sent: {error}")))
         if back:
             await self._store.settle(back)
         await self._record(outcomes)
@@ -353,11 +355,11 @@ class Replay:
         """The outcome of a letter that could not be claimed; None: it may be free later."""
         if head is None:
             return SKIPPED, "it is no longer in the store"
-        if head.state in {State.RESOLVED, State.ARCHIVED}:
+        if head.state in {LetterState.RESOLVED, LetterState.ARCHIVED}:
             return SKIPPED, f"it is {str(head.state).removeprefix('dlq_')} already"
-        if head.state is State.FAILED:
+        if head.state is LetterState.FAILED:
             return FAILED, "it is failed: it was redriven or interrupted too often; --copies sends a copy"
-        if head.state is State.PROCESSING and head.sent_at is not None and not head.unconfirmed:
+        if head.state is LetterState.PROCESSING and head.sent_at is not None and not head.unconfirmed:
             if head.locked_by == self._worker:
                 return SENT, ""
             return SKIPPED, f"it was sent by {head.locked_by} and waits for its verdict"
@@ -393,7 +395,7 @@ class Replay:
             if self._is_exhausted(letter, under_way=1):
                 at_limit[letter.id] = _at_limit(letter, under_way=1)
             else:
-                settlements.append(Settlement(letter.hold, again))
+                settlements.append(Settlement(letter.claim_token, again))
         if settlements:
             await self._store.settle(settlements)
         return at_limit
@@ -418,7 +420,7 @@ class Replay:
                 if consumers[one.id] in reasons
             }
             going = [one for one in going if one.id not in errors]
-        messages = [publication(one, one.hold, sending, self._id) for one in going]
+        messages = [publication(one, one.claim_token, sending, self._id) for one in going]
         answers = await self._transport.publish(messages) if messages else ()
         errors |= {one.id: answer for one, answer in zip(going, answers, strict=True)}
         return [errors[one.id] for one in letters]
@@ -431,7 +433,7 @@ class Replay:
             # Asked for the state as well, a store may walk through all that were ever resolved.
             query = Query((Condition("message", Op.IS, tuple(named[start : start + _PAGE])),))
             async for heads in pages(self._store, query):
-                done.update(map(_message_of, (head for head in heads if head.state is State.RESOLVED)))
+                done.update(map(_message_of, (head for head in heads if head.state is LetterState.RESOLVED)))
         return {letter.id for letter in letters if letter.message_id and _message_of(letter) in done}
 
     async def _record(self, outcomes: Sequence[tuple[str, str, str]]) -> None:

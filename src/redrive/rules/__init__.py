@@ -4,7 +4,7 @@
 tries, `strategy` when a dead letter is sent back, `breaker` whether it is better to try nothing for a while.
 """
 
-from redrive.rules.backoff import Backoff, Exponential, Fixed, Listed, parse_backoff
+from redrive.rules.backoff import Backoff, DelayList, Exponential, Fixed, parse_backoff
 from redrive.rules.classify import Classification, Classifier, Step
 from redrive.rules.config import rules_from_config, strategies_from_config
 from redrive.rules.decide import (
@@ -24,7 +24,7 @@ from redrive.rules.decide import (
     decide,
 )
 from redrive.rules.durations import format_duration, parse_duration
-from redrive.rules.report import failure_of, judged
+from redrive.rules.report import failure_from_error, judged
 from redrive.rules.retry_after import parse_retry_after
 from redrive.rules.rule import (
     RETRYABLE,
@@ -64,13 +64,13 @@ __all__ = [
     "Condition",
     "DeadLetterIt",
     "Decision",
+    "DelayList",
     "Exhausted",
     "Exponential",
     "Failed",
     "Fixed",
     "GiveBack",
     "Health",
-    "Listed",
     "ManualDeadLetter",
     "ManualGiveBack",
     "NotRun",
@@ -89,7 +89,7 @@ __all__ = [
     "check_limit",
     "choose",
     "decide",
-    "failure_of",
+    "failure_from_error",
     "format_duration",
     "in_words",
     "judged",

@@ -1,9 +1,8 @@
-"""How long does one wait before the next attempt?
+"""Back-off: the delay before the next attempt.
 
-One rule: a back-off is a value, and its delay is a pure function of the attempt and of a random number that
-is passed in. A delay is never negative and never above the cap, with or without jitter.
-It does not know how many attempts there are, except `Listed(..., then="stop")`, which ends with its list.
-Attempts are counted from one: attempt 1 is the wait before the first retry.
+A back-off is a value; its delay is a pure function of the attempt and of a random number that the caller passes in.
+A delay is never negative and never above `max_delay`, with or without jitter. The number of attempts is not part of a
+back-off, except `DelayList(..., then="stop")`, which ends with its list. Attempt 1 is the delay before the first retry.
 """
 
 import math
@@ -21,27 +20,27 @@ _ZERO: Final = timedelta(0)
 
 
 class Backoff(Protocol):
-    """A way to wait between attempts."""
+    """Delays between attempts."""
 
     def delay(self, attempt: int, random: Random | float) -> timedelta | None:
-        """The wait before retry `attempt`, or None to stop; `random` is in 0..1 or makes such a number."""
+        """The delay before retry `attempt`, or None to stop; `random` is a number in 0..1 or a generator of such."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """Each wait is `factor` times the one before, up to `cap`; `jitter` 0.25 spreads it by ±25 % (A3)."""
+    """Each delay is `factor` times the one before, up to `max_delay`; a `jitter` of 0.25 varies it by ±25 %."""
 
-    first: timedelta = timedelta(seconds=1)
+    initial: timedelta = timedelta(seconds=1)
     factor: float = 2.0
-    cap: timedelta = timedelta(seconds=60)
+    max_delay: timedelta = timedelta(seconds=60)
     jitter: float = 0.25
 
     def __post_init__(self) -> None:
-        if self.first <= _ZERO:
-            raise SettingsError("back-off: the first delay must be longer than nothing")
-        if self.cap < self.first:
-            raise SettingsError("back-off: the cap must not be shorter than the first delay")
+        if self.initial <= _ZERO:
+            raise SettingsError("back-off: the initial delay must be longer than 0 seconds")
+        if self.max_delay < self.initial:
+            raise SettingsError("back-off: the maximum delay must not be shorter than the initial delay")
         if not 1 <= self.factor <= 1000:
             raise SettingsError("back-off: the factor must be between 1 and 1000")
         if not 0 <= self.jitter <= 1:
@@ -51,20 +50,20 @@ class Exponential:
         """The wait before retry number `attempt`."""
         steps = max(attempt, 1) - 1
         # Compared as logarithms, so that attempt 10**9 is the cap and not an overflow.
-        capped = self.factor > 1 and steps >= math.log(self.cap / self.first) / math.log(self.factor)
-        base = self.cap if capped else min(self.cap, self.first * self.factor**steps)
+        capped = self.factor > 1 and steps >= math.log(self.max_delay / self.initial) / math.log(self.factor)
+        base = self.max_delay if capped else min(self.max_delay, self.initial * self.factor**steps)
         spread = 1 + self.jitter * (2 * _fraction(random) - 1)
-        return max(_ZERO, min(self.cap, base * spread))
+        return max(_ZERO, min(self.max_delay, base * spread))
 
     def __str__(self) -> str:
         """The text that `parse_backoff` reads back."""
-        first, cap = format_duration(self.first), format_duration(self.cap)
+        first, cap = format_duration(self.initial), format_duration(self.max_delay)
         return f"exponential {first} x{self.factor:.15g} cap {cap} ±{self.jitter * 100:.15g}%"
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class Listed:
-    """The waits one by one; after the last, that one again (`then="last"`) or no more (`then="stop"`)."""
+class DelayList:
+    """A list of delays; after the last one it repeats (`then="last"`) or retrying stops (`then="stop"`)."""
 
     delays: tuple[timedelta, ...]
     then: Literal["last", "stop"]
@@ -93,7 +92,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """The same wait every time."""
+    """The same delay before every attempt."""
 
     wait: timedelta
 
@@ -122,7 +121,7 @@ _EXPONENTIAL_PART: Final = re.compile(
 )
 
 
-def parse_backoff(spec: str | Sequence[str]) -> Exponential | Listed | Fixed:
+def parse_backoff(spec: str | Sequence[str]) -> Exponential | DelayList | Fixed:
     """The back-off that "exponential 1s x2 cap 60s ±25%", "10s", "5s, 15s, stop" or a list says."""
     if isinstance(spec, str):
         plain = spec.strip().lower()
@@ -137,7 +136,7 @@ def parse_backoff(spec: str | Sequence[str]) -> Exponential | Listed | Fixed:
         )
     stops = bool(spec) and spec[-1].strip().lower() == "stop"
     delays = [parse_duration(part) for part in (spec[:-1] if stops else spec)]
-    return Listed(*delays, then="stop" if stops else "last")
+    return DelayList(*delays, then="stop" if stops else "last")
 
 
 def _parse_exponential(spec: str, plain: str) -> Exponential:
@@ -157,6 +156,6 @@ def _parse_exponential(spec: str, plain: str) -> Exponential:
         jitter = float(parts["jitter"].strip("jiter±+/-% ")) / 100 if "jitter" in parts else default.jitter
     except ValueError:
         raise SettingsError(f"back-off {spec!r:.60}: a factor is written 'x2', a jitter '±25%'") from None
-    first = parse_duration(parts["first"]) if "first" in parts else default.first
-    cap = parse_duration(parts["cap"].split(None, 1)[1]) if "cap" in parts else max(default.cap, first)
+    first = parse_duration(parts["first"]) if "first" in parts else default.initial
+    cap = parse_duration(parts["cap"].split(None, 1)[1]) if "cap" in parts else max(default.max_delay, first)
     return Exponential(first, factor, cap, jitter)

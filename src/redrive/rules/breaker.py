@@ -20,20 +20,22 @@ from redrive.errors import SettingsError
 class BreakerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """When a breaker opens, and how long it stays open."""
 
-    share: float  # of the last tries that failed
-    least: int  # so many tries are looked at, and fewer say nothing
+    failure_rate: float  # fraction of recent results that must be failures before it opens
+    window: int  # number of recent results; with fewer it stays closed
     pause: timedelta  # before the first probe; each failed probe doubles it
-    longest: timedelta
+    max_pause: timedelta
 
-    whose: ClassVar[str] = "breaker"  # for those who read what is wrong with it
+    whose: ClassVar[str] = "breaker"  # in error messages
 
     def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise SettingsError(f"{self.whose}: the share must be above 0 and at most 1, not {self.share}")
-        if self.least < 1:
-            raise SettingsError(f"{self.whose}: least must be 1 at least, not {self.least}")
-        if not timedelta(0) < self.pause <= self.longest:
-            raise SettingsError(f"{self.whose}: the pause must be above 0 and not longer than the longest")
+        if not 0 < self.failure_rate <= 1:
+            raise SettingsError(
+                f"{self.whose}: failure_rate must be above 0 and at most 1, not {self.failure_rate}"
+            )
+        if self.window < 1:
+            raise SettingsError(f"{self.whose}: window must be at least 1, not {self.window}")
+        if not timedelta(0) < self.pause <= self.max_pause:
+            raise SettingsError(f"{self.whose}: pause must be above 0 and not longer than max_pause")
 
 
 class Breaker:
@@ -48,9 +50,9 @@ class Breaker:
         """
         self._options = options
         self._by_hearsay = by_hearsay
-        self._last: deque[bool] = deque(maxlen=options.least)
+        self._last: deque[bool] = deque(maxlen=options.window)
         self._failures = 0
-        self._too_many = options.share * options.least
+        self._too_many = options.failure_rate * options.window
         self._pause = options.pause
         self._until: timedelta | None = None  # open until then; None: closed
         self._probe: timedelta | None = None  # when the probe that is out was let go
@@ -82,11 +84,11 @@ class Breaker:
             judges = self._probe is not None or (self._by_hearsay and not failed)
             return judges and self._judge(failed=failed, now=now)
         last = self._last
-        if len(last) == self._options.least:
+        if len(last) == self._options.window:
             self._failures -= last[0]
         last.append(failed)
         self._failures += failed
-        if len(last) == self._options.least:
+        if len(last) == self._options.window:
             if self._failures >= self._too_many:
                 self._until = now + self._pause
                 self.is_open = True
@@ -96,7 +98,7 @@ class Breaker:
     def _judge(self, *, failed: bool, now: timedelta) -> bool:
         self._probe = None
         if failed:
-            self._pause = min(self._pause * 2, self._options.longest)
+            self._pause = min(self._pause * 2, self._options.max_pause)
             self._until = now + self._pause
             return False
         self._until = None

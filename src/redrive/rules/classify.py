@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import msgspec
 
-from redrive.letters.failure import Kind
+from redrive.letters.failure import FailureKind
 from redrive.rules.defaults import (
     BY_BARE_NAME,
     BY_ERRNO,
@@ -34,7 +34,7 @@ from redrive.rules.rule import Rule
 class Classification(msgspec.Struct, frozen=True):
     """What a failure is, whether to try again within seconds, who said so, and how long to wait."""
 
-    kind: Kind
+    kind: FailureKind
     retryable: bool
     rule: str
     retry_after: timedelta | None = None

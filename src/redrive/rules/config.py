@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 from redrive.errors import SettingsError, did_you_mean
-from redrive.letters.failure import Kind
+from redrive.letters.failure import FailureKind
 from redrive.rules.rule import (
     Condition,
     Rule,
@@ -58,12 +58,14 @@ def rules_from_config(entries: Sequence[Mapping[str, Any]]) -> tuple[Rule, ...]:
     return rules
 
 
-def strategies_from_config(table: Mapping[str, Any]) -> dict[Kind, Strategy]:
+def strategies_from_config(table: Mapping[str, Any]) -> dict[FailureKind, Strategy]:
     """The strategies that a settings file gives to kinds of failure: `timeout = "scheduled"`."""
     if not isinstance(table, Mapping):
         raise SettingsError('strategies: write a table, such as timeout = "immediate"')
     return {
-        _named(Kind, kind, f"strategies: {kind!r:.40}"): _named(Strategy, strategy, f"strategies: {kind}")
+        _named(FailureKind, kind, f"strategies: {kind!r:.40}", "kind"): _named(
+            Strategy, strategy, f"strategies: {kind}", "strategy"
+        )
         for kind, strategy in table.items()
     }
 
@@ -79,14 +81,19 @@ def _rule(number: int, entry: Any) -> Rule:
         if key not in _KEYS:
             raise SettingsError(f"{where}: unknown key {key!r:.40}{did_you_mean(key, _KEYS)}")
     if "kind" not in entry:
-        raise SettingsError(f"{where}: needs a 'kind', one of {', '.join(Kind)}")
+        raise SettingsError(f"{where}: needs a 'kind', one of {', '.join(FailureKind)}")
     retryable = entry.get("retryable")
     if retryable is not None and not isinstance(retryable, bool):
         raise SettingsError(f"{where}: 'retryable' is true or false, not {retryable!r:.40}")
     conditions = [_condition(where, key, entry[key]) for key in _CONDITIONS if key in entry]
     if not conditions:
         raise SettingsError(f"{where}: needs a condition, at least one of {', '.join(_CONDITIONS)}")
-    return Rule(name.strip(), _named(Kind, entry["kind"], f"{where}: 'kind'"), retryable, all_of(*conditions))
+    return Rule(
+        name.strip(),
+        _named(FailureKind, entry["kind"], f"{where}: 'kind'", "kind"),
+        retryable,
+        all_of(*conditions),
+    )
 
 
 def _condition(where: str, key: str, value: Any) -> Condition:
@@ -101,10 +108,10 @@ def _condition(where: str, key: str, value: Any) -> Condition:
         raise SettingsError(f"{where}: {problem}") from None
 
 
-def _named(names: type[_Named], value: Any, where: str) -> _Named:
+def _named(names: type[_Named], value: Any, where: str, what: str) -> _Named:
     try:
         return names(value)
     except ValueError:
         known = [str(name) for name in names]
         hint = did_you_mean(value, known) or f"; it is one of {', '.join(known)}"
-        raise SettingsError(f"{where}: unknown {names.__name__.lower()} {value!r:.40}{hint}") from None
+        raise SettingsError(f"{where}: unknown {what} {value!r:.40}{hint}") from None

@@ -10,18 +10,18 @@ or a bug as a bad message; they stay unknown, and a user who knows better adds a
 import errno
 from typing import Final
 
-from redrive.letters.failure import Kind
+from redrive.letters.failure import FailureKind
 from redrive.rules.rule import ErrnoIn, Rule, StatusIn, TypeIs
 
-UNKNOWN: Final = Rule("default", Kind.UNKNOWN, when=TypeIs(frozenset()))
+UNKNOWN: Final = Rule("default", FailureKind.UNKNOWN, when=TypeIs(frozenset()))
 
 
 def _of(module: str, names: str) -> list[str]:
     return [f"{module}.{name}" for name in names.split()]
 
 
-_CLASSES: Final[dict[Kind, list[str]]] = {
-    Kind.TIMEOUT: [
+_CLASSES: Final[dict[FailureKind, list[str]]] = {
+    FailureKind.TIMEOUT: [
         *_of("builtins", "TimeoutError"),
         *_of("httpx", "TimeoutException"),
         *_of("httpcore", "TimeoutException"),
@@ -39,7 +39,7 @@ _CLASSES: Final[dict[Kind, list[str]]] = {
         *_of("azure.core.exceptions", "ServiceRequestTimeoutError ServiceResponseTimeoutError"),
         *_of("azure.servicebus.exceptions", "OperationTimeoutError"),
     ],
-    Kind.NETWORK: [
+    FailureKind.NETWORK: [
         *_of("builtins", "ConnectionError"),
         *_of("socket", "gaierror herror"),
         *_of("ssl", "SSLError"),
@@ -61,7 +61,7 @@ _CLASSES: Final[dict[Kind, list[str]]] = {
         *_of("azure.servicebus.exceptions", "ServiceBusConnectionError ServiceBusCommunicationError"),
         *_of("websockets.exceptions", "ConnectionClosed"),
     ],
-    Kind.UNAVAILABLE: [
+    FailureKind.UNAVAILABLE: [
         *_of("builtins", "BlockingIOError InterruptedError MemoryError"),
         *_of("asyncio.queues", "QueueFull"),
         *_of("queue", "Full"),
@@ -70,7 +70,7 @@ _CLASSES: Final[dict[Kind, list[str]]] = {
         *_of("kafka.errors", "NoBrokersAvailable BrokerNotAvailableError"),
         *_of("azure.servicebus.exceptions", "ServiceBusServerBusyError"),
     ],
-    Kind.DATABASE: [
+    FailureKind.DATABASE: [
         *_of("sqlite3", "OperationalError"),
         *_of("sqlalchemy.exc", "OperationalError InterfaceError DisconnectionError"),
         *_of("django.db.utils", "OperationalError InterfaceError"),
@@ -87,7 +87,7 @@ _CLASSES: Final[dict[Kind, list[str]]] = {
         *_of("asyncpg.exceptions._base", "InterfaceError"),
         *_of("pymongo.errors", "NotPrimaryError"),
     ],
-    Kind.MALFORMED: [
+    FailureKind.MALFORMED: [
         *_of("builtins", "UnicodeError"),
         *_of("json.decoder", "JSONDecodeError"),
         *_of("msgspec", "DecodeError ValidationError"),
@@ -112,7 +112,7 @@ _CLASSES: Final[dict[Kind, list[str]]] = {
         *_of("zipfile", "BadZipFile"),
         *_of("redrive.errors", "FormatError"),
     ],
-    Kind.REJECTED: [
+    FailureKind.REJECTED: [
         *_of("builtins", "FileExistsError IsADirectoryError NotADirectoryError NotImplementedError"),
         *_of("sqlite3", "IntegrityError DataError ProgrammingError NotSupportedError"),
         *_of("sqlalchemy.exc", "IntegrityError DataError ProgrammingError NotSupportedError"),
@@ -125,7 +125,7 @@ _CLASSES: Final[dict[Kind, list[str]]] = {
         *_of("pymongo.errors", "DuplicateKeyError DocumentTooLarge"),
         *_of("smtplib", "SMTPRecipientsRefused SMTPSenderRefused"),
     ],
-    Kind.DENIED: [
+    FailureKind.DENIED: [
         *_of("builtins", "PermissionError"),
         *_of("ssl", "SSLCertVerificationError"),
         *_of("asyncpg.exceptions", "InvalidAuthorizationSpecificationError InsufficientPrivilegeError"),
@@ -137,37 +137,37 @@ _CLASSES: Final[dict[Kind, list[str]]] = {
         *_of("pika.exceptions", "ProbableAuthenticationError ProbableAccessDeniedError"),
         *_of("django.core.exceptions", "PermissionDenied"),
     ],
-    Kind.NOT_FOUND: [
+    FailureKind.NOT_FOUND: [
         *_of("builtins", "FileNotFoundError"),
         *_of("django.core.exceptions", "ObjectDoesNotExist"),
         *_of("sqlalchemy.exc", "NoResultFound"),
         *_of("asyncpg.exceptions", "UndefinedTableError InvalidCatalogNameError"),
     ],
-    Kind.CRASH: [
+    FailureKind.CRASH: [
         *_of("builtins", "SystemExit"),
         *_of("concurrent.futures.process", "BrokenProcessPool"),
     ],
 }
 
-_STATUSES: Final[dict[Kind, list[int]]] = {
-    Kind.TIMEOUT: [408],
-    Kind.RATE_LIMITED: [429],
-    Kind.UNAVAILABLE: [425, 502, 503, 504, 521, 522, 523, 524, 529],
-    Kind.DENIED: [401, 403, 407],
-    Kind.NOT_FOUND: [404, 410],
+_STATUSES: Final[dict[FailureKind, list[int]]] = {
+    FailureKind.TIMEOUT: [408],
+    FailureKind.RATE_LIMITED: [429],
+    FailureKind.UNAVAILABLE: [425, 502, 503, 504, 521, 522, 523, 524, 529],
+    FailureKind.DENIED: [401, 403, 407],
+    FailureKind.NOT_FOUND: [404, 410],
 }
 _LISTED: Final = {status for statuses in _STATUSES.values() for status in statuses}
-_STATUSES[Kind.SERVER_ERROR] = [status for status in range(500, 600) if status not in _LISTED]
-_STATUSES[Kind.REJECTED] = [status for status in range(400, 500) if status not in _LISTED]
+_STATUSES[FailureKind.SERVER_ERROR] = [status for status in range(500, 600) if status not in _LISTED]
+_STATUSES[FailureKind.REJECTED] = [status for status in range(400, 500) if status not in _LISTED]
 
-_ERRNOS: Final[dict[Kind, str]] = {
-    Kind.TIMEOUT: "ETIMEDOUT",
-    Kind.NETWORK: "ECONNREFUSED ECONNRESET ECONNABORTED EPIPE ENOTCONN ESHUTDOWN EHOSTUNREACH EHOSTDOWN "
+_ERRNOS: Final[dict[FailureKind, str]] = {
+    FailureKind.TIMEOUT: "ETIMEDOUT",
+    FailureKind.NETWORK: "ECONNREFUSED ECONNRESET ECONNABORTED EPIPE ENOTCONN ESHUTDOWN EHOSTUNREACH EHOSTDOWN "
     "ENETUNREACH ENETDOWN ENETRESET EADDRNOTAVAIL EADDRINUSE",
-    Kind.UNAVAILABLE: "ENOSPC EDQUOT EMFILE ENFILE ENOMEM ENOBUFS EAGAIN EBUSY EINTR EIO EROFS",
-    Kind.DENIED: "EACCES EPERM",
-    Kind.NOT_FOUND: "ENOENT ENODEV ENXIO",
-    Kind.REJECTED: "EEXIST EINVAL EISDIR ENOTDIR ENAMETOOLONG EFBIG",
+    FailureKind.UNAVAILABLE: "ENOSPC EDQUOT EMFILE ENFILE ENOMEM ENOBUFS EAGAIN EBUSY EINTR EIO EROFS",
+    FailureKind.DENIED: "EACCES EPERM",
+    FailureKind.NOT_FOUND: "ENOENT ENODEV ENXIO",
+    FailureKind.REJECTED: "EEXIST EINVAL EISDIR ENOTDIR ENAMETOOLONG EFBIG",
 }
 
 TYPES: Final = tuple(

@@ -9,11 +9,11 @@ over whatever timed out, except where the other side itself says "try again" (a 
 
 from typing import Final
 
-from redrive.letters.failure import Kind
+from redrive.letters.failure import FailureKind
 from redrive.rules.rule import Rule, Says
 
 
-def _says(name: str, kind: Kind, phrases: str) -> Rule:
+def _says(name: str, kind: FailureKind, phrases: str) -> Rule:
     split = (" ".join(phrase.split()) for phrase in phrases.split(","))
     return Rule(f"text:{name}", kind, when=Says(tuple(f" {phrase} " for phrase in split)))
 
@@ -21,7 +21,7 @@ def _says(name: str, kind: Kind, phrases: str) -> Rule:
 TEXTS: Final = (
     _says(
         "contention",
-        Kind.DATABASE,
+        FailureKind.DATABASE,
         """deadlock, deadlocks, deadlocked, could not serialize, serialization failure, database is locked,
         database table is locked, lock wait timeout, lock timeout, lock request time out, could not
         obtain lock, try restarting transaction, write conflict, conflict with recovery, transient
@@ -29,7 +29,7 @@ TEXTS: Final = (
     ),
     _says(
         "host_not_found",
-        Kind.NETWORK,
+        FailureKind.NETWORK,
         """host not found, hostname not found, host was not found, enotfound, eai again, unknown host, no
         such host, name or service not known, nodename nor servname, name resolution, could not resolve
         host, could not resolve hostname, could not translate host name, getaddrinfo, dns lookup, dns
@@ -37,15 +37,19 @@ TEXTS: Final = (
     ),
     _says(
         "rate_limited",
-        Kind.RATE_LIMITED,
+        FailureKind.RATE_LIMITED,
         """too many requests, rate limit, rate limits, rate limited, rate limiting, ratelimit, rate
         exceeded, throttled, throttling, request was throttled, quota exceeded, exceeded your current
         quota, quota exhausted, resource exhausted, slow down, request limit exceeded""",
     ),
-    _says("gateway", Kind.UNAVAILABLE, "gateway timeout, gateway time out, gateway timed out, bad gateway"),
+    _says(
+        "gateway",
+        FailureKind.UNAVAILABLE,
+        "gateway timeout, gateway time out, gateway timed out, bad gateway",
+    ),
     _says(
         "timeout",
-        Kind.TIMEOUT,
+        FailureKind.TIMEOUT,
         """timeout, timeouts, time out, timed out, timedout, etimedout, esockettimedout, deadline exceeded,
         exceeded maximum duration, exceeded the maximum duration, exceeded max duration, maximum
         duration exceeded, maximum execution time exceeded, time limit exceeded, exceeded time limit,
@@ -53,7 +57,7 @@ TEXTS: Final = (
     ),
     _says(
         "malformed",
-        Kind.MALFORMED,
+        FailureKind.MALFORMED,
         """deserialization, deserialisation, deserialize, deserializing, deserializer, unmarshal,
         serialization error, serialization exception, invalid format, invalid message format, invalid
         json, malformed json, invalid xml, invalid payload, invalid utf 8, malformed, json decode, json
@@ -67,7 +71,7 @@ TEXTS: Final = (
     ),
     _says(
         "denied",
-        Kind.DENIED,
+        FailureKind.DENIED,
         """unauthorized, unauthorised, unauthenticated, not authorized, not authorised, forbidden, access
         denied, permission denied, access refused, authentication failed, authentication failure,
         authentication required, login failed, invalid credentials, bad credentials, invalid api key,
@@ -78,7 +82,7 @@ TEXTS: Final = (
     ),
     _says(
         "database",
-        Kind.DATABASE,
+        FailureKind.DATABASE,
         """too many connections, too many clients, connection slots, connection pool exhausted, transient
         database, database connection, database unavailable, database error, database is unavailable,
         database is starting up, database system is starting up, database system is shutting down,
@@ -87,7 +91,7 @@ TEXTS: Final = (
     ),
     _says(
         "connection",
-        Kind.NETWORK,
+        FailureKind.NETWORK,
         """connection refused, connection reset, connection aborted, connection closed, connection lost,
         connection error, connection failed, connection failure, connection was closed, connection was
         reset, connection was forcibly closed, closed the connection, closed connection, remote end
@@ -100,7 +104,7 @@ TEXTS: Final = (
     ),
     _says(
         "unavailable",
-        Kind.UNAVAILABLE,
+        FailureKind.UNAVAILABLE,
         """unavailable, temporarily down, overloaded, server busy, server is busy, server too busy, circuit
         breaker is open, circuit open, under maintenance, maintenance mode, no space left on device,
         disk full, too many open files, out of memory, cannot allocate memory, not enough in sync
@@ -109,24 +113,24 @@ TEXTS: Final = (
     ),
     _says(
         "expired",
-        Kind.EXPIRED,
+        FailureKind.EXPIRED,
         "ttl expired, ttl exceeded, message expired, message has expired, time to live",
     ),
     _says(
         "overflow",
-        Kind.OVERFLOW,
+        FailureKind.OVERFLOW,
         "maxlen, queue full, queue is full, queue length limit, queue limit exceeded",
     ),
     _says(
         "not_found",
-        Kind.NOT_FOUND,
+        FailureKind.NOT_FOUND,
         """not found, notfound, could not be found, cannot be found, cannot find, does not exist, doesn t
         exist, no such file, no such key, no such bucket, no such table, no such queue, no such entity,
         enoent""",
     ),
     _says(
         "rejected",
-        Kind.REJECTED,
+        FailureKind.REJECTED,
         """bad request, invalid request, invalid argument, conflict, conflicts, conflicting, duplicate key,
         duplicate entry, already exists, unique constraint, foreign key constraint, constraint
         violation, precondition failed, unprocessable entity, unprocessable content, method not allowed,
@@ -134,9 +138,11 @@ TEXTS: Final = (
         message size too large, record too large, not implemented""",
     ),
     _says(
-        "server_error", Kind.SERVER_ERROR, "internal server error, internal error, server error, server fault"
+        "server_error",
+        FailureKind.SERVER_ERROR,
+        "internal server error, internal error, server error, server fault",
     ),
-    _says("network", Kind.NETWORK, "network, networking"),
+    _says("network", FailureKind.NETWORK, "network, networking"),
 )
 
 

@@ -12,7 +12,9 @@ from redrive.letters.stack import stack_parts
 from redrive.rules.classify import Classification, Classifier
 
 
-def failure_of(error: BaseException, *, at: datetime, classifier: Classifier, redactor: Redactor) -> Failure:
+def failure_from_error(
+    error: BaseException, *, at: datetime, classifier: Classifier, redactor: Redactor
+) -> Failure:
     """The error as a value, clean."""
     return judged(error, at=at, classifier=classifier, redactor=redactor)[0]
 

@@ -3,7 +3,7 @@
 A `Rule` gives a kind and says whether to try again, for every error that its condition fits. Conditions are
 made by the `when_…` helpers; nobody has to derive a class::
 
-    Rule("dup", Kind.BUSINESS, when=when_text("duplicate invoice"))
+    Rule("dup", FailureKind.BUSINESS, when=when_text("duplicate invoice"))
 
 One rule about rules: several values in one condition mean any of them, several conditions mean all of them.
 A condition sees `Evidence` only; it does not know the order in which rules are asked (`classify`).
@@ -17,21 +17,21 @@ from typing import Final, Protocol
 import msgspec
 
 from redrive.errors import SettingsError
-from redrive.letters.failure import Kind
+from redrive.letters.failure import FailureKind
 from redrive.rules.evidence import Evidence
 
 # Level one of retry: is it worth giving the message back within seconds? (A2; level two is `strategy`.)
 RETRYABLE: Final = frozenset(
     {
-        Kind.NETWORK,
-        Kind.UNAVAILABLE,
-        Kind.RATE_LIMITED,
-        Kind.DATABASE,
-        Kind.SERVER_ERROR,
-        Kind.EXPIRED,
-        Kind.OVERFLOW,
-        Kind.CRASH,
-        Kind.UNKNOWN,
+        FailureKind.NETWORK,
+        FailureKind.UNAVAILABLE,
+        FailureKind.RATE_LIMITED,
+        FailureKind.DATABASE,
+        FailureKind.SERVER_ERROR,
+        FailureKind.EXPIRED,
+        FailureKind.OVERFLOW,
+        FailureKind.CRASH,
+        FailureKind.UNKNOWN,
     }
 )
 _LONGEST_PATTERN: Final = 500
@@ -53,7 +53,7 @@ class Rule(msgspec.Struct, frozen=True):
     """What errors that fit `when` are, and whether to try again; without a word, as is usual for the kind."""
 
     name: str
-    kind: Kind
+    kind: FailureKind
     retryable: bool | None = None
     when: Condition | None = None
 

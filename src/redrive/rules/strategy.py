@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo, available_timezones
 import msgspec
 
 from redrive.errors import SettingsError
-from redrive.letters.failure import Failure, Kind
+from redrive.letters.failure import Failure, FailureKind
 from redrive.rules.off_peak import next_off_peak
 
 
@@ -43,23 +43,23 @@ class Check(StrEnum):
 # whole; what will fail the same way, or is not understood, is for a person.
 # Overflow: nobody refused the message and pressure passes, so soon, at growing distances. Expired: the sender
 # said that it is worth nothing after its time, so nobody sends it back unasked.
-STRATEGIES: Final[Mapping[Kind, Strategy]] = MappingProxyType(
+STRATEGIES: Final[Mapping[FailureKind, Strategy]] = MappingProxyType(
     {
-        Kind.TIMEOUT: Strategy.IMMEDIATE,
-        Kind.NETWORK: Strategy.IMMEDIATE,
-        Kind.OVERFLOW: Strategy.IMMEDIATE,
-        Kind.RATE_LIMITED: Strategy.SCHEDULED,
-        Kind.UNAVAILABLE: Strategy.CONDITIONAL,
-        Kind.DATABASE: Strategy.CONDITIONAL,
-        Kind.SERVER_ERROR: Strategy.CONDITIONAL,
-        Kind.MALFORMED: Strategy.MANUAL,
-        Kind.REJECTED: Strategy.MANUAL,
-        Kind.DENIED: Strategy.MANUAL,
-        Kind.NOT_FOUND: Strategy.MANUAL,
-        Kind.BUSINESS: Strategy.MANUAL,
-        Kind.EXPIRED: Strategy.MANUAL,
-        Kind.CRASH: Strategy.MANUAL,
-        Kind.UNKNOWN: Strategy.MANUAL,
+        FailureKind.TIMEOUT: Strategy.IMMEDIATE,
+        FailureKind.NETWORK: Strategy.IMMEDIATE,
+        FailureKind.OVERFLOW: Strategy.IMMEDIATE,
+        FailureKind.RATE_LIMITED: Strategy.SCHEDULED,
+        FailureKind.UNAVAILABLE: Strategy.CONDITIONAL,
+        FailureKind.DATABASE: Strategy.CONDITIONAL,
+        FailureKind.SERVER_ERROR: Strategy.CONDITIONAL,
+        FailureKind.MALFORMED: Strategy.MANUAL,
+        FailureKind.REJECTED: Strategy.MANUAL,
+        FailureKind.DENIED: Strategy.MANUAL,
+        FailureKind.NOT_FOUND: Strategy.MANUAL,
+        FailureKind.BUSINESS: Strategy.MANUAL,
+        FailureKind.EXPIRED: Strategy.MANUAL,
+        FailureKind.CRASH: Strategy.MANUAL,
+        FailureKind.UNKNOWN: Strategy.MANUAL,
     }
 )
 
@@ -75,33 +75,33 @@ class StrategyRule(msgspec.Struct, frozen=True):
 class StrategyOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about recovery that can be set."""
 
-    table: Mapping[Kind, Strategy] = msgspec.field(default_factory=dict)  # over `STRATEGIES`
+    table: Mapping[FailureKind, Strategy] = msgspec.field(default_factory=dict)  # over `STRATEGIES`
     rules: tuple[StrategyRule, ...] = ()  # before the table
-    steps: tuple[timedelta, ...] = tuple(timedelta(minutes=minutes) for minutes in (1, 5, 15, 30, 60))
+    delays: tuple[timedelta, ...] = tuple(timedelta(minutes=minutes) for minutes in (1, 5, 15, 30, 60))
     off_peak_hours: tuple[int, ...] = (2, 3, 4)
     time_zone: str = "UTC"
-    recheck: timedelta = timedelta(minutes=1)
-    cpu_below: float = 0.80
-    memory_below: float = 0.85
+    recheck_interval: timedelta = timedelta(minutes=1)
+    max_cpu: float = 0.80
+    max_memory: float = 0.85
     max_redrives: int = 5
 
     def __post_init__(self) -> None:
-        if not self.steps or any(step < timedelta(0) for step in self.steps):
-            raise SettingsError("strategy: 'steps' needs at least one delay, none of them negative")
+        if not self.delays or any(delay < timedelta(0) for delay in self.delays):
+            raise SettingsError("strategy: 'delays' needs at least one delay, none of them negative")
         if not self.off_peak_hours or any(
             type(hour) is not int or not 0 <= hour <= 23 for hour in self.off_peak_hours
         ):
             raise SettingsError("strategy: 'off_peak_hours' needs at least one hour, each from 0 to 23")
-        if self.recheck <= timedelta(0):
-            raise SettingsError("strategy: 'recheck' must be longer than nothing")
-        for name in ("cpu_below", "memory_below"):
+        if self.recheck_interval <= timedelta(0):
+            raise SettingsError("strategy: 'recheck_interval' must be longer than 0 seconds")
+        for name in ("max_cpu", "max_memory"):
             if not 0 < getattr(self, name) <= 1:
-                raise SettingsError(f"strategy: {name!r} is a share between 0 and 1, such as 0.8")
+                raise SettingsError(f"strategy: {name!r} must be above 0 and at most 1, such as 0.8")
         if type(self.max_redrives) is not int or self.max_redrives < 0:
-            raise SettingsError("strategy: 'max_redrives' must be a whole number from 0 up")
+            raise SettingsError("strategy: 'max_redrives' must be an integer of at least 0")
         zone_named(self.time_zone)
 
-    def strategy_for(self, kind: Kind) -> Strategy:
+    def strategy_for(self, kind: FailureKind) -> Strategy:
         """What the table says, the user's before ours."""
         return self.table.get(kind) or STRATEGIES[kind]
 
@@ -122,7 +122,7 @@ class Exhausted(msgspec.Struct, frozen=True):
 
 
 def choose(
-    kind: Kind,
+    kind: FailureKind,
     redrives: int,
     now: datetime,
     retry_after: timedelta | None = None,
@@ -139,13 +139,13 @@ def choose(
     asked = now if retry_after is None else now + retry_after
     match strategy:
         case Strategy.IMMEDIATE:
-            step = options.steps[min(max(redrives, 0), len(options.steps) - 1)]
+            step = options.delays[min(max(redrives, 0), len(options.delays) - 1)]
             return Plan(strategy, max(now + step, asked), rule=rule)
         case Strategy.SCHEDULED:
             quiet = next_off_peak(now, options.off_peak_hours, zone_named(options.time_zone))
             return Plan(strategy, max(quiet, asked), rule=rule)
         case Strategy.CONDITIONAL:
-            return Plan(strategy, max(now + options.recheck, asked), tuple(Check), rule)
+            return Plan(strategy, max(now + options.recheck_interval, asked), tuple(Check), rule)
         case Strategy.MANUAL:
             return Plan(strategy, None, rule=rule)
 
@@ -169,8 +169,8 @@ def unmet_conditions(state: Health, options: StrategyOptions | None = None) -> t
     options = options or StrategyOptions()
     holds = {
         Check.BREAKER_CLOSED: state.breaker_closed,
-        Check.CPU_LOW: state.cpu is None or state.cpu < options.cpu_below,
-        Check.MEMORY_LOW: state.memory is None or state.memory < options.memory_below,
+        Check.CPU_LOW: state.cpu is None or state.cpu < options.max_cpu,
+        Check.MEMORY_LOW: state.memory is None or state.memory < options.max_memory,
         Check.DATABASE_REACHABLE: state.database_reachable,
     }
     return tuple(check for check, held in holds.items() if not held)
@@ -203,7 +203,7 @@ def zone_named(name: str) -> tzinfo:
         raise SettingsError(f"strategy: unknown time zone {name!r:.60}; {hint}") from None
 
 
-def _chosen(kind: Kind, failure: Failure | None, options: StrategyOptions) -> tuple[Strategy, str]:
+def _chosen(kind: FailureKind, failure: Failure | None, options: StrategyOptions) -> tuple[Strategy, str]:
     if failure is not None:
         for rule in options.rules:
             try:

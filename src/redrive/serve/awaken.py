@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from redrive.clock import Clock, until_first
-from redrive.letters import State
+from redrive.letters import LetterState
 from redrive.recover.retention import NEVER_DUE
 from redrive.rules import Strategy
 from redrive.stores.base import Store
@@ -57,7 +57,7 @@ class Awakening:
         now = self._clock.now()
         query = Query(
             (
-                Condition("state", Op.IS, (str(State.PENDING),)),
+                Condition("state", Op.IS, (str(LetterState.PENDING),)),
                 Condition("source", Op.IS, (source,)),
                 Condition("strategy", Op.IS, (str(Strategy.CONDITIONAL),)),
                 Condition("due", Op.MORE, (now,)),

@@ -24,13 +24,13 @@ from redrive.errors import (
 from redrive.letters.verdict import QUEUE
 from redrive.rules.backoff import Exponential
 from redrive.serve.prerequisite import Prerequisite
-from redrive.settings import StoreSettings
+from redrive.settings import StoreOptions
 from redrive.stores import open_store
 from redrive.stores.base import Store
 from redrive.transports.base import Source, Transport
 
 _RETRIES: Final = Exponential(
-    first=timedelta(milliseconds=200), factor=2.0, cap=timedelta(seconds=10), jitter=0.25
+    initial=timedelta(milliseconds=200), factor=2.0, max_delay=timedelta(seconds=10), jitter=0.25
 )
 # What no waiting repairs: every other error of a broker may be a broker that stops or starts at this moment.
 _REFUSALS: Final = (BrokerRefusedError, SourceConflictError)
@@ -115,12 +115,12 @@ class LateStore:
 
     def __init__(
         self,
-        settings: StoreSettings,
+        settings: StoreOptions,
         clock: Clock,
         *,
         trouble: Callable[[str, Exception], None],
         refused: Callable[[RedriveError], None],
-        opener: Callable[[StoreSettings, Clock], Any] = open_store,
+        opener: Callable[[StoreOptions, Clock], Any] = open_store,
     ) -> None:
         """`refused` is called with an error that no waiting repairs."""
         self._settings = settings

@@ -24,7 +24,7 @@ from redrive.collect import Collector, VerdictCollector
 from redrive.collect.reading import Reader
 from redrive.errors import RedriveError
 from redrive.formats.conventions import with_own
-from redrive.letters import State
+from redrive.letters import LetterState
 from redrive.recover.admission import Admission
 from redrive.recover.breaker import Breakers, HoldBackOptions
 from redrive.recover.change_log import ChangeLogOptions, ChangeLogRetention
@@ -125,7 +125,7 @@ class Crew:
             clock=clock,
             trouble=trouble,
             broker=self.broker,
-            batch=settings.collect.batch,
+            batch=settings.collect.batch_size,
             resolved=lambda verdict: self.breakers.succeeded(verdict.source),
             reported=self.consumer_reports.received,
             kept=lambda error: self.store_check.wrote(VerdictCollector.name, error),
@@ -151,7 +151,7 @@ class Crew:
             transport,
             clock=clock,
             verdict_timeout=settings.recover.verdict_timeout,
-            retry_in=self._strategy.steps[0],
+            retry_in=self._strategy.delays[0],
             broker=self.broker,
             find=Destinations(store).consumer_of,
             trouble=trouble,
@@ -161,7 +161,7 @@ class Crew:
             store,
             clock,
             every=min(_RESCUE_EVERY, settings.recover.lease, settings.recover.verdict_timeout),
-            retry_in=self._strategy.steps[0],
+            retry_in=self._strategy.delays[0],
             max_redrives=self._strategy.max_redrives,
             rescued=self._rescued,
         )
@@ -172,7 +172,7 @@ class Crew:
             ChangeLogOptions(
                 age=settings.retention.change_log,
                 max_bytes=settings.retention.change_log_bytes,
-                every=settings.retention.every,
+                every=settings.retention.interval,
             ),
         )
         self.discovery = discover and Discovery(
@@ -285,7 +285,7 @@ class Crew:
             clock=self._clock,
             trouble=self._trouble,
             broker=self.broker,
-            batch=self._settings.collect.batch,
+            batch=self._settings.collect.batch_size,
             conventions=self._conventions,
             died_again=lambda source, _failure: self.breakers.died(source),
             collected=lambda letters: self.alarms.collected(queue, letters),
@@ -303,7 +303,7 @@ class Crew:
                 probe,
                 lambda: {source.name: source.dlq for source in self.sources},
                 self._clock,
-                every=settings.alerts.probe_every,
+                every=settings.alerts.probe_interval,
                 component=component,
                 trouble=self._trouble,
                 collected=self._collected_queues,
@@ -335,12 +335,12 @@ class Crew:
                 windows_of(settings),
                 new_id=lambda: f"i-{token_hex(8)}",
                 server=socket.gethostname(),  # the same after a restart
-                silence=takeover_after(max(settings.alerts.every, settings.alerts.probe_every)),
+                silence=takeover_after(max(settings.alerts.interval, settings.alerts.probe_interval)),
             ),
             measures,
             self._clock,
-            every=settings.alerts.every,
-            chosen=lambda alert: told_to(alert, settings.notify),
+            every=settings.alerts.interval,
+            chosen=lambda alert: told_to(alert, settings.notifiers),
             tell=self.delivering.tell,
             trouble=self._trouble,
             is_store_available=self._is_store_available,
@@ -355,8 +355,8 @@ class Crew:
             broker=self.broker,
             strategy=self._strategy,
             options=WorkerOptions(
-                batch=recover.batch,
-                poll=recover.poll,
+                batch=recover.batch_size,
+                poll=recover.poll_interval,
                 lease=recover.lease,
                 verdict_timeout=recover.verdict_timeout,
             ),
@@ -387,7 +387,7 @@ class Crew:
 
     def _rescued(self, found: Sequence[Rescued]) -> None:
         for each in found:
-            if each.state is State.FAILED:
+            if each.state is LetterState.FAILED:
                 self.rescued["given_up"] += 1
             else:
                 self.rescued["crashed"] += 1
@@ -395,22 +395,22 @@ class Crew:
 
 def _retention(settings: Settings) -> RetentionOptions:
     retention = settings.retention
-    directory = Path(retention.directory or Path(settings.serve.data) / "archive")
+    directory = Path(retention.archive_directory or Path(settings.server.data_directory) / "archive")
     return RetentionOptions(
         directory=directory,
         resolved=retention.resolved,
         failed=retention.failed,
         archived=retention.archived,
-        every=retention.every,
+        every=retention.interval,
     )
 
 
 def _breaker(settings: Settings) -> HoldBackOptions:
     """A breaker pauses first for as long as whoever it holds back waits for the next look."""
-    default, pause = HoldBackOptions(), settings.recover.recheck
-    return HoldBackOptions(pause=pause, longest=max(default.longest, pause))
+    default, pause = HoldBackOptions(), settings.recover.recheck_interval
+    return HoldBackOptions(pause=pause, max_pause=max(default.max_pause, pause))
 
 
 def _queues(settings: Settings, sources: Sequence[Source]) -> tuple[str, ...]:
     """The queues to collect from, each once."""
-    return tuple(dict.fromkeys([*(source.dlq for source in sources), *settings.collect.queues]))
+    return tuple(dict.fromkeys([*(source.dlq for source in sources), *settings.broker.dead_letter_queues]))

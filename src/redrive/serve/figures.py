@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from redrive.clock import Clock
-from redrive.letters import State
+from redrive.letters import LetterState
 from redrive.replay.counts import ReplayCounter
 from redrive.serve.crew import Crew
 from redrive.stores.base import Store
@@ -31,9 +31,9 @@ _MAX_AGE: Final = timedelta(seconds=5)
 _MAX_RESOLVED: Final = 1000  # resolved letters whose time in the store is measured
 _MAX_TYPES: Final = 50
 _MAX_OPERATIONS: Final = 100  # the latest ones, whose letters are counted
-_OPEN: Final = tuple(map(str, (State.PENDING, State.PROCESSING, State.MANUAL)))
+_OPEN: Final = tuple(map(str, (LetterState.PENDING, LetterState.PROCESSING, LetterState.MANUAL)))
 _RESOLVED: Final = Query(
-    (Condition("state", Op.IS, (str(State.RESOLVED),)),), sort=Sort("updated", descending=True)
+    (Condition("state", Op.IS, (str(LetterState.RESOLVED),)),), sort=Sort("updated", descending=True)
 )
 
 
@@ -269,7 +269,7 @@ class Figures:
             self._replays.update(await self._store.operations(limit=_MAX_OPERATIONS))
             severities = Counter(one.found.severity for one in (await self._crew.alarms.book()).open())
             self._last = StoreFigures(
-                states={str(state): states.get(state, 0) for state in State},
+                states={str(state): states.get(state, 0) for state in LetterState},
                 error_types=dict(sorted(types.items(), key=lambda item: -item[1])[:_MAX_TYPES]),
                 times=tuple(sorted((head.updated_at - head.created_at).total_seconds() for head in heads)),
                 incidents={str(severity): severities[severity] for severity in Severity},

@@ -17,7 +17,7 @@ import msgspec
 
 from redrive.clock import Clock
 from redrive.errors import BrokerRefusedError, SourceMissingError, TransportError
-from redrive.letters import DeadLetter, LetterHead, State
+from redrive.letters import DeadLetter, LetterHead, LetterState
 from redrive.letters.verdict import QUEUE
 from redrive.rules import Strategy
 from redrive.serve.prober import Prober
@@ -42,9 +42,11 @@ _REST: Final = 20  # times as long as the store took to count, it is left alone
 _DEPTH_TIMEOUT: Final = 5.0  # seconds
 _CONNECTING_INTERVAL: Final = timedelta(milliseconds=100)
 _RESTARTED_WITHIN: Final = timedelta(minutes=1)  # a service, after what it needs is back
-_OPEN: Final = Condition("state", Op.IS, tuple(map(str, (State.PENDING, State.PROCESSING, State.MANUAL))))
+_OPEN: Final = Condition(
+    "state", Op.IS, tuple(map(str, (LetterState.PENDING, LetterState.PROCESSING, LetterState.MANUAL)))
+)
 _AUTOMATIC: Final = (
-    Condition("state", Op.IS, tuple(map(str, (State.PENDING, State.PROCESSING)))),
+    Condition("state", Op.IS, tuple(map(str, (LetterState.PENDING, LetterState.PROCESSING)))),
     Condition(
         "strategy", Op.IS, tuple(map(str, (Strategy.IMMEDIATE, Strategy.SCHEDULED, Strategy.CONDITIONAL)))
     ),
@@ -57,7 +59,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     take: Callable[[Subjects], Awaitable[list[Measured]]]
-    every: timedelta | None = None  # None: `alerts.every`
+    every: timedelta | None = None  # None: `alerts.interval`
 
 
 class _Waiting(msgspec.Struct, frozen=True):
@@ -352,7 +354,7 @@ class Measures:
                 Condition("created", Op.LESS, (until,)),
             )
             states = await self._store.tally("state", Query(arrived))
-            resolved, total = states.get(State.RESOLVED, 0), sum(states.values())
+            resolved, total = states.get(LetterState.RESOLVED, 0), sum(states.values())
             if total:
                 self.resolution[name] = resolved / total
         if total < _MIN_RESOLUTION:
@@ -371,7 +373,7 @@ class Measures:
 
     async def _unserved(self, known: Iterable[str]) -> list[Measured]:
         """Letters that no server will ever claim: their broker is not served, or not known."""
-        pending = Query((Condition("state", Op.IS, (str(State.PENDING),)),))
+        pending = Query((Condition("state", Op.IS, (str(LetterState.PENDING),)),))
         waiting = await self._store.tally("broker", pending)
         brokers, now = await known_brokers(self._store), self._clock.now()
         served = {self.broker, *(name for name, broker in brokers.items() if broker.is_served(now))}
@@ -474,4 +476,4 @@ class Measures:
 
 def _is_automatic(head: LetterHead) -> bool:
     """Whether it is redriven without a person."""
-    return head.state is not State.MANUAL and head.strategy not in (None, str(Strategy.MANUAL))
+    return head.state is not LetterState.MANUAL and head.strategy not in (None, str(Strategy.MANUAL))

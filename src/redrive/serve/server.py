@@ -33,7 +33,7 @@ from redrive.serve.discovery import queues_at
 from redrive.serve.figures import Figures
 from redrive.serve.lock import ServeLock
 from redrive.serve.web import check_loopback, start_web
-from redrive.settings import Settings, StoreSettings, hide_secrets
+from redrive.settings import Settings, StoreOptions, hide_secrets
 from redrive.stores import check_url
 from redrive.stores.server_key import FILE_NAME as KEY_FILE, StoreAccess, open_access
 from redrive.transports import Source, Transport, broker_name, open_transport
@@ -62,12 +62,12 @@ class Server:
 
         Their dead letters are collected, beside the queues that the settings name.
         """
-        check_loopback(settings.serve.host)
+        check_loopback(settings.server.host)
         check(settings, os.environ)
         self._settings = settings
         self._clock = clock
         self._sources = tuple(sources)
-        self._data = Path(settings.serve.data)
+        self._data = Path(settings.server.data_directory)
         self._store = store_of(settings)
         self._redactor = settings.redactor()
         self._stop = asyncio.Event()
@@ -90,7 +90,9 @@ class Server:
             await late.open()
             store = late.verbs
             discover = (
-                queues_at(management) if management is not None and self._settings.collect.discover else None
+                queues_at(management)
+                if management is not None and self._settings.embedded.collect_all
+                else None
             )
             crew = Crew(
                 self._settings,
@@ -104,7 +106,7 @@ class Server:
                 probe_of(
                     url,
                     management or self._settings.broker.management_url,
-                    {source.name: source.group for source in self._sources},
+                    {source.name: source.consumer_group for source in self._sources},
                 ),
                 broker_name(self._settings),
                 self._refused,
@@ -126,11 +128,11 @@ class Server:
                 store,
                 condition,
                 Figures(store, crew, self._clock),
-                self._settings.serve.host,
-                self._settings.serve.port,
+                self._settings.server.host,
+                self._settings.server.port,
                 self._access(),
                 self._settings.limits,
-                self._settings.serve.allowed_hosts,
+                self._settings.server.allowed_hosts,
             )
             ending.push_async_callback(web.close)
             if self._stop.is_set():
@@ -186,17 +188,17 @@ class Server:
         self, ending: contextlib.AsyncExitStack
     ) -> tuple[EmbeddedBroker | None, str, str | None]:
         """The broker that the settings name, or one of our own; its process, its URL, its management API."""
-        serve = self._settings.serve
+        embedded = self._settings.embedded
         if self._settings.broker.url is not None:
             return None, self._settings.broker.url, None
         broker = EmbeddedBroker(
             self._data / "broker",
             self._clock,
-            port=serve.broker_port,
-            management_port=serve.management_port,
+            port=embedded.port,
+            management_port=embedded.management_port,
             environment={
-                "REDRIVE_SERVE_ANONYMOUS_LOGIN_USER": serve.anonymous_login_user,
-                "REDRIVE_SERVE_ANONYMOUS_LOGIN_PASS": serve.anonymous_login_pass,
+                "REDRIVE_EMBEDDED_ANONYMOUS_LOGIN_USER": embedded.anonymous_login_user,
+                "REDRIVE_EMBEDDED_ANONYMOUS_LOGIN_PASS": embedded.anonymous_login_pass,
             },
             options=_broker_options(self._settings),
         )
@@ -223,16 +225,16 @@ class Server:
         )
 
 
-def store_of(settings: Settings) -> StoreSettings:
+def store_of(settings: Settings) -> StoreOptions:
     """The store that is served: the one that is named, else a file in the data directory."""
     store = check_url(settings.store)
     if store.url.startswith("http:"):
         raise SettingsError(
             f"store.url = '{hide_secrets(store.url):.60}' is the store of another server; give this one sqlite:FILE or postgresql://…"
         )
-    if store.url != StoreSettings().url:
+    if store.url != StoreOptions().url:
         return store
-    file = Path(settings.serve.data) / store.url.removeprefix("sqlite:")
+    file = Path(settings.server.data_directory) / store.url.removeprefix("sqlite:")
     return msgspec.structs.replace(store, url=f"sqlite:{file}")
 
 
@@ -248,10 +250,10 @@ def _broker_options(settings: Settings) -> list[str]:
         "--dlx" if embedded.enable_dlx else "--no-dlx",
         "--ttl" if embedded.enable_ttl else "--no-ttl",
         "--length-limit" if embedded.enable_length_limit else "--no-length-limit",
-        *(f"--allowed-host={name}" for name in settings.serve.allowed_hosts),
+        *(f"--allowed-host={name}" for name in settings.server.allowed_hosts),
     ]
 
 
-def _file_of(store: StoreSettings) -> Path | None:
+def _file_of(store: StoreOptions) -> Path | None:
     scheme, _, rest = store.url.partition(":")
     return Path(rest) if scheme == "sqlite" and rest else None

@@ -65,7 +65,7 @@ def check_loopback(host: str) -> None:
     """Refuse to be reached by others."""
     if not is_loopback_name(host):
         raise SettingsError(
-            f"serve.host = '{host:.60}' is not an address of this machine alone; "
+            f"server.host = '{host:.60}' is not an address of this machine alone; "
             "without authentication only 127.0.0.1, ::1 and localhost will do"
         )
 
@@ -121,7 +121,7 @@ def application(
             return Response(f"{error}\n", HTTPStatus.SERVICE_UNAVAILABLE, media_type="text/plain")
 
     routes = [Route("/health", health), Route("/metrics", metrics), *store_routes(store, access, limits)]
-    return BrowserGuard(Starlette(routes=routes), hosts, setting="serve.allowed_hosts")
+    return BrowserGuard(Starlette(routes=routes), hosts, setting="server.allowed_hosts")
 
 
 def store_routes(

@@ -1,16 +1,13 @@
-"""What did the operator ask for?
+"""Settings: one TOML file and the environment, read once, checked completely, and turned into frozen values.
 
-One TOML file and the environment, read once, checked whole, turned into frozen values: whoever holds a `Settings`
-holds something that can work.
-
-`values` are those frozen values and their defaults, `table` is every setting there is, `reading` reads one value, and
-`loading` reads them all.
+`values` has the frozen values and their defaults, `table` every setting, `reading` the readers of single values, and
+`loading` reads file and environment.
 """
 
-from redrive.settings.loading import FILE_NAME, as_written, load, load_table, read
+from redrive.settings.loading import FILE_NAME, as_written, load, load_table, read, variable_name
 from redrive.settings.reading import Read
 from redrive.settings.references import is_reference, resolve
-from redrive.settings.table import LISTS, SECTIONS, ListSetting, Setting
+from redrive.settings.table import LISTS, RENAMED, SECTIONS, ListSetting, Setting
 from redrive.settings.urls import hide_secrets
 from redrive.settings.values import (
     AlertRuleSettings,
@@ -18,52 +15,51 @@ from redrive.settings.values import (
     BrokerSettings,
     CollectSettings,
     ConditionSettings,
+    ConsumeBreakerSettings,
     ConsumeSettings,
     EmbeddedSettings,
     HealthSettings,
     LimitSettings,
-    MaintenanceSettings,
-    NotifySettings,
+    MaintenanceWindowSettings,
+    NotifierSettings,
     RecoverSettings,
     RedactSettings,
     ReplaySettings,
     RetentionSettings,
-    RetrySettings,
     ServerSettings,
-    ServeSettings,
     Settings,
     SourceSettings,
-    StoreSettings,
+    StoreOptions,
 )
 
 __all__ = [
     "FILE_NAME",
     "LISTS",
+    "RENAMED",
     "SECTIONS",
     "AlertRuleSettings",
     "AlertSettings",
     "BrokerSettings",
     "CollectSettings",
     "ConditionSettings",
+    "ConsumeBreakerSettings",
     "ConsumeSettings",
     "EmbeddedSettings",
     "HealthSettings",
     "LimitSettings",
     "ListSetting",
-    "MaintenanceSettings",
-    "NotifySettings",
+    "MaintenanceWindowSettings",
+    "NotifierSettings",
     "Read",
     "RecoverSettings",
     "RedactSettings",
     "ReplaySettings",
     "RetentionSettings",
-    "RetrySettings",
-    "ServeSettings",
     "ServerSettings",
     "Setting",
     "Settings",
     "SourceSettings",
-    "StoreSettings",
+    "StoreOptions",
     "as_written",
     "hide_secrets",
     "is_reference",
@@ -71,4 +67,5 @@ __all__ = [
     "load_table",
     "read",
     "resolve",
+    "variable_name",
 ]

@@ -1,18 +1,19 @@
-"""What does one value say, and is it one that can be used?
+"""Readers: functions that check and convert one value of a setting.
 
-A reader takes a value as TOML gives it and returns what it means. The rule: what is of the wrong type or out of range
-is a `SettingsError` that says what is wanted. Where the value stands, whoever calls adds.
+A reader takes a value as TOML gives it. A value of the wrong type or out of range is a `SettingsError` that says what
+the value must be; the caller adds the name of the setting and the value.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from math import isfinite
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from redrive.errors import SettingsError, did_you_mean, use_instead
-from redrive.letters import Kind
+from redrive.letters import FailureKind
 from redrive.rules import format_duration, parse_duration
 from redrive.settings.references import is_reference
 
@@ -22,9 +23,9 @@ _BROKER_NAME: Final = re.compile(r"[a-z0-9-]{1,63}")
 
 
 def text(value: Any) -> str:
-    """Text that is not empty."""
+    """A string that is not empty."""
     if not isinstance(value, str) or not value.strip():
-        raise SettingsError("wants text that is not empty")
+        raise SettingsError("must be a non-empty string")
     return value
 
 
@@ -36,50 +37,52 @@ def broker_name(value: Any) -> str:
 
 
 def key(value: Any) -> str:
-    """A key that is hard to guess, or where it is kept."""
+    """The key of a server, or a reference to it."""
     if isinstance(value, str) and is_reference(value):
         return value
     if not isinstance(value, str) or not _KEY.fullmatch(value):
-        raise SettingsError("must be 16 to 512 printable ASCII characters without blanks")
+        raise SettingsError("must be 16 to 512 printable ASCII characters without spaces")
     return value
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """A list of them."""
+    """A list of strings that are not empty."""
     if not isinstance(value, list) or not all(isinstance(item, str) and item.strip() for item in value):
-        raise SettingsError("wants a list of texts, none of them empty")
+        raise SettingsError("must be a list of non-empty strings")
     return tuple(value)
 
 
 def table_of_texts(value: Any) -> dict[str, str]:
-    """Texts by names of the operator's own."""
+    """A table of strings."""
     if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
-        raise SettingsError("wants a table of texts")
+        raise SettingsError("must be a table of strings")
     return value
 
 
-def whole(least: int, most: int) -> Read:
-    """A whole number between these two."""
+def integer(least: int, most: int) -> Read:
+    """An integer in a range."""
 
     def read(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise SettingsError(f"wants a whole number between {least} and {most}")
+            raise SettingsError(f"must be an integer between {least} and {most}")
         return value
 
     return read
 
 
 def number(value: Any) -> float:
-    """A number."""
+    """A finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        raise SettingsError("wants a number, such as 100 or 0.05")
+        raise SettingsError("must be a number, such as 100 or 0.05")
     return float(value)
 
 
 def moment(value: Any) -> datetime:
-    """A time of day on a day, with its zone."""
+    """A date and time with a time zone."""
     if not isinstance(value, datetime) or value.tzinfo is None:
-        raise SettingsError("wants a time with its zone and without quotes, such as 2026-11-15T22:00:00Z")
+        raise SettingsError(
+            "must be a time with a time zone and without quotes, such as 2026-11-15T22:00:00Z"
+        )
     return value
 
 
@@ -93,13 +96,13 @@ def rate(value: Any) -> float:
 def kinds(value: Any) -> tuple[str, ...]:
     """A list of failure kinds."""
     for item in texts(value):
-        if item not in tuple(Kind):
-            raise SettingsError(f"'{item:.40}' is no failure kind{use_instead(item, tuple(Kind))}")
+        if item not in tuple(FailureKind):
+            raise SettingsError(f"'{item:.40}' is not a failure kind{use_instead(item, tuple(FailureKind))}")
     return tuple(value)
 
 
 def check_url(value: Any) -> str:
-    """The URL of something that can be checked."""
+    """The URL of a condition."""
     found = text(value)
     if found.startswith("env:"):
         return found
@@ -115,20 +118,22 @@ def check_url(value: Any) -> str:
     return found
 
 
-def yes_or_no(value: Any) -> bool:
+def boolean(value: Any) -> bool:
     """True or false."""
     if not isinstance(value, bool):
-        raise SettingsError("wants true or false")
+        raise SettingsError("must be true or false")
     return value
 
 
-def one_of(*words: str) -> Read:
-    """One of these words."""
+def one_of(*words: str, renamed: Mapping[str, str] = MappingProxyType({})) -> Read:
+    """One of these words. An old word is refused with its new name."""
 
     def read(value: Any) -> str:
-        if value not in words:
-            raise SettingsError(f"wants one of {', '.join(words)}{did_you_mean(value, words)}")
-        return str(value)
+        if not isinstance(value, str) or value not in words:
+            new = renamed.get(value) if isinstance(value, str) else None
+            hint = did_you_mean(value, words) if new is None else f"; did you mean '{new}'?"
+            raise SettingsError(f"must be one of {', '.join(words)}{hint}")
+        return value
 
     return read
 
@@ -136,27 +141,27 @@ def one_of(*words: str) -> Read:
 def hours(value: Any) -> tuple[int, ...]:
     """Hours of a day."""
     if not isinstance(value, list) or not value:
-        raise SettingsError("wants a list of hours such as [2, 3, 4]")
-    return tuple(whole(0, 23)(hour) for hour in value)
+        raise SettingsError("must be a list of hours, such as [2, 3, 4]")
+    return tuple(integer(0, 23)(hour) for hour in value)
 
 
-def share(value: Any) -> float:
-    """A part of one, never nothing."""
+def fraction(value: Any) -> float:
+    """A number above 0 and up to 1."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        raise SettingsError("wants a share between 0 and 1, such as 0.8")
+        raise SettingsError("must be a number above 0 and up to 1, such as 0.8")
     return float(value)
 
 
 def duration(least: timedelta, most: timedelta) -> Read:
-    """A time between these two, written with its unit."""
+    """A duration in a range, written with a unit."""
 
     def read(value: Any) -> timedelta:
         if not isinstance(value, str):
-            raise SettingsError('wants a duration with its unit, such as "30s" or "5m"')
+            raise SettingsError('must be a duration with a unit, such as "30s" or "5m"')
         duration = parse_duration(value)
         if not least <= duration <= most:
             raise SettingsError(
-                f"wants a duration between {format_duration(least)} and {format_duration(most)}"
+                f"must be a duration between {format_duration(least)} and {format_duration(most)}"
             )
         return duration
 
@@ -164,7 +169,7 @@ def duration(least: timedelta, most: timedelta) -> Read:
 
 
 def durations(value: Any) -> tuple[timedelta, ...]:
-    """A list of times, one at least."""
+    """A list of at least one duration."""
     if not isinstance(value, list) or not value:
-        raise SettingsError('wants a list of durations such as ["1m", "5m"]')
+        raise SettingsError('must be a list of durations, such as ["1m", "5m"]')
     return tuple(duration(timedelta(0), timedelta(days=365))(item) for item in value)

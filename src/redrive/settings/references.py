@@ -1,8 +1,8 @@
-"""Values that are kept elsewhere: `env:NAME` in an environment variable, `file:PATH` in a file.
+"""References: `env:NAME` reads a value from an environment variable, `file:PATH` from a file.
 
-URLs and passwords can be written so (see `Setting.is_reference` in `table`). Loading replaces those that can be read.
-One that cannot be read stays as it is written: a command that does not use the value does not need it. Whatever uses
-the value calls `resolve` first, whose error says what is missing; `redrive config check` calls it for all of them.
+URLs and passwords can be references (see `Setting.is_reference` in `table`). Loading replaces those that can be read
+and leaves the others as they are written: a command that does not use the value does not need it. The code that uses a
+value calls `resolve` first, which raises an error if it is missing; `redrive config check` resolves all references.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _MAX_BYTES: Final = 65_536
 
 
 def is_reference(text: str) -> bool:
-    """Whether the value is kept elsewhere."""
+    """Whether the value is a reference."""
     return text.startswith((_VARIABLE, _FILE))
 
 

@@ -1,10 +1,10 @@
-"""Which settings are there, and what does each mean?
+"""The table of all settings.
 
-`SECTIONS` and `LISTS` are every setting: its name, how it is read and a sentence on it; the reference in the
-documentation is made of the same tables. The rule: a setting is a row here and a field in `values`, where its default
-stands.
+`SECTIONS` and `LISTS` have every setting: its name, its reader and its help sentence. The reference page in the
+documentation has the same sentences. To add a setting, add a row here and a field with its default in `values`.
+`RENAMED` has the names that settings had before; they are refused with the new name.
 
-It does not know where settings come from; see `loading`.
+Where settings are read from is in `loading`.
 """
 
 from collections.abc import Mapping
@@ -17,23 +17,23 @@ import msgspec
 from redrive.rules import parse_backoff
 from redrive.settings.reading import (
     Read,
+    boolean,
     broker_name,
     check_url,
     duration,
     durations,
+    fraction,
     hours,
+    integer,
     key,
     kinds,
     moment,
     number,
     one_of,
     rate,
-    share,
     table_of_texts,
     text,
     texts,
-    whole,
-    yes_or_no,
 )
 from redrive.settings.values import (
     AlertRuleSettings,
@@ -41,64 +41,76 @@ from redrive.settings.values import (
     BrokerSettings,
     CollectSettings,
     ConditionSettings,
+    ConsumeBreakerSettings,
     ConsumeSettings,
     EmbeddedSettings,
     HealthSettings,
     LimitSettings,
-    MaintenanceSettings,
-    NotifySettings,
+    MaintenanceWindowSettings,
+    NotifierSettings,
     RecoverSettings,
     RedactSettings,
     ReplaySettings,
     RetentionSettings,
-    RetrySettings,
     ServerSettings,
-    ServeSettings,
     SourceSettings,
-    StoreSettings,
+    StoreOptions,
 )
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """How a setting is read, and what it means."""
+    """The reader and the help sentence of a setting."""
 
     read: Read
     help: str
-    is_reference: bool = (
-        False  # may be written as `env:NAME` or `file:PATH`; a secret, or a URL that may hold one
-    )
+    is_reference: bool = False  # may be `env:NAME` or `file:PATH`: a secret, or a URL that may contain one
 
 
 _SECOND, _HOUR, _DAY = timedelta(seconds=1), timedelta(hours=1), timedelta(days=1)
 _SOON = timedelta(milliseconds=10)
 _AGES = timedelta(days=36_500)
-# What holds for all sources, and may hold otherwise for one.
-_PREFETCH = Setting(whole(1, 65_535), "deliveries that may be out and unsettled")
-_CONCURRENCY = Setting(whole(1, 10_000), "handlers that run at the same time")
-_TIME_BUDGET = Setting(duration(_SOON, _DAY), "how long a handler may take for one attempt")
+# Settings of [consume] that [[sources]] can override.
+_PREFETCH = Setting(integer(1, 65_535), "Number of deliveries that may be unsettled at once.")
+_CONCURRENCY = Setting(integer(1, 10_000), "Number of handlers that run at once.")
+_HANDLER_TIMEOUT = Setting(duration(_SOON, _DAY), "Time limit of one attempt of a handler.")
 _DEAD_LETTER = Setting(
-    one_of("publish", "reject"), "`publish`: write the enriched letter; `reject`: leave it to the broker"
+    one_of("publish", "native", renamed={"reject": "native"}),
+    "`publish`: the consumer publishes the enriched dead letter; `native`: the broker dead-letters the message itself.",
 )
-_MAX_DELIVERIES = Setting(whole(1, 1000), "deliveries before a retryable failure is given up")
-_ATTEMPTS = Setting(whole(1, 100), "attempts in the process, for each delivery")
-_BACKOFF = Setting(parse_backoff, "waits between attempts: exponential, a list, or one duration")
+_MAX_DELIVERIES = Setting(
+    integer(1, 1000), "Number of deliveries after which a retryable failure is dead-lettered."
+)
+_ATTEMPTS = Setting(integer(1, 100), "Number of attempts in the consumer process for each delivery.")
+_BACKOFF = Setting(
+    parse_backoff, "Delays between attempts: exponential, a list of durations, or one duration."
+)
 SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxyType(
     {
         "store": (
-            StoreSettings,
+            StoreOptions,
             {
                 "url": Setting(
                     text,
-                    "where dead letters are kept: `sqlite:FILE`, `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`,"
-                    " `memory:` or `http://HOST:PORT`",
+                    "URL of the dead-letter store: `sqlite:FILE`, `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`,"
+                    " `memory:`, or `http://HOST:PORT` of a running server.",
                     is_reference=True,
                 ),
-                "busy_timeout": Setting(duration(timedelta(0), _HOUR), "how long to wait for another process"),
-                "check_for": Setting(duration(timedelta(0), _DAY), "how long to look for damage on opening"),
-                "max_bytes": Setting(whole(1_048_576, 2**47), "the file never grows beyond; unset: no limit"),
-                "pool": Setting(whole(2, 1000), "PostgreSQL: connections of this process, half of them for reading"),
+                "busy_timeout": Setting(
+                    duration(timedelta(0), _HOUR),
+                    "SQLite: maximum time to wait for a lock of another process. PostgreSQL: for a connection or the"
+                    " server.",
+                ),
+                "integrity_check_timeout": Setting(
+                    duration(timedelta(0), _DAY), "SQLite: maximum time spent on the integrity check at startup."
+                ),
+                "max_bytes": Setting(
+                    integer(1_048_576, 2**47), "SQLite: maximum size of the file in bytes. Unset: no limit."
+                ),
+                "pool_size": Setting(
+                    integer(2, 1000), "PostgreSQL: number of connections of this process; half of them only read."
+                ),
                 "statement_timeout": Setting(
-                    duration(_SOON, _DAY), "PostgreSQL: how long one statement may take"
+                    duration(_SOON, _DAY), "PostgreSQL: time limit of one statement."
                 ),
             },
         ),
@@ -107,15 +119,19 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
             {
                 "name": Setting(
                     broker_name,
-                    "the name that letters of this broker carry; unset: `rabbitmq`, `kafka` or `embedded`, by its kind",
+                    "Name of the broker, stored with each letter. Unset: its kind, `rabbitmq`, `kafka` or `embedded`.",
                 ),
                 "url": Setting(
                     text,
-                    "where messages come from: `amqp://USER:PASSWORD@HOST:PORT/VHOST`; unset: that of this machine",
+                    "URL of the broker: `amqp://USER:PASSWORD@HOST:PORT/VHOST` or `kafka://HOST:PORT`. Unset:"
+                    " `redrive serve` starts the embedded broker, other commands connect to this machine.",
                     is_reference=True,
                 ),
                 "management_url": Setting(
-                    text, "its management API; unset: port 15672 of the same host", is_reference=True
+                    text, "URL of RabbitMQ's management API. Unset: port 15672 of the same host.", is_reference=True
+                ),
+                "dead_letter_queues": Setting(
+                    texts, "Dead-letter queues of other systems to collect, in addition to those of `[[sources]]`."
                 ),
             },
         ),
@@ -124,50 +140,81 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
             {
                 "prefetch": _PREFETCH,
                 "concurrency": _CONCURRENCY,
-                "time_budget": _TIME_BUDGET,
-                "stop_timeout": Setting(duration(timedelta(0), _DAY), "how long handlers may take on stopping"),
-                "provision": Setting(yes_or_no, "make missing queues and exchanges on starting"),
+                "handler_timeout": _HANDLER_TIMEOUT,
+                "shutdown_timeout": Setting(
+                    duration(timedelta(0), _DAY), "Time that running handlers have to finish when the consumer stops."
+                ),
+                "max_deliveries": _MAX_DELIVERIES,
+                "attempts": _ATTEMPTS,
+                "backoff": _BACKOFF,
+                "provision": Setting(boolean, "Create missing queues, exchanges and topics when the consumer starts."),
                 "dead_letter": _DEAD_LETTER,
-                "best_effort": Setting(yes_or_no, "settle even if the dead letter cannot be written, and count it"),
-                "flood_breaker": Setting(yes_or_no, "pause a source when most of what it delivers fails"),
-                "flood_share": Setting(share, "the share of failures that is most"),
-                "flood_least": Setting(whole(1, 100_000), "the deliveries that are looked at"),
-                "flood_pause": Setting(duration(_SOON, _DAY), "the first pause; each failed probe doubles it"),
-                "flood_longest": Setting(duration(_SOON, _DAY), "the longest pause"),
+                "best_effort": Setting(
+                    boolean,
+                    "Settle a message even if its dead letter cannot be published. The message is lost and counted in"
+                    " `dlq_lost_total`.",
+                ),
                 "state_directory": Setting(
                     text,
-                    "where crash logs are kept, by which a message that ends its process is found; unset:"
-                    " `$STATE_DIRECTORY`, `$XDG_STATE_HOME/redrive` or `~/.local/state/redrive`; `none`: nowhere",
+                    "Directory of crash logs, which identify a message that ends its process. Unset:"
+                    " `$STATE_DIRECTORY`, `$XDG_STATE_HOME/redrive` or `~/.local/state/redrive`. `none`: no logs.",
                 ),
             },
         ),
-        "retry": (
-            RetrySettings,
-            {"max_deliveries": _MAX_DELIVERIES, "attempts": _ATTEMPTS, "backoff": _BACKOFF},
+        "consume.breaker": (
+            ConsumeBreakerSettings,
+            {
+                "enabled": Setting(boolean, "Pause a source while most of its deliveries fail."),
+                "failure_rate": Setting(
+                    fraction, "Fraction of recent deliveries that must fail before consuming pauses."
+                ),
+                "window": Setting(
+                    integer(1, 100_000), "Number of recent deliveries in the failure-rate window."
+                ),
+                "pause": Setting(
+                    duration(_SOON, _DAY), "Pause before the first probe; each failed probe doubles the pause."
+                ),
+                "max_pause": Setting(duration(_SOON, _DAY), "Maximum pause."),
+            },
         ),
         "recover": (
             RecoverSettings,
             {
-                "lease": Setting(duration(_SECOND, timedelta(days=30)), "how long a worker may hold a letter"),
-                "poll": Setting(duration(timedelta(milliseconds=10), _DAY), "how often workers look for letters"),
-                "batch": Setting(whole(1, 10_000), "letters claimed at once"),
-                "max_redrives": Setting(whole(1, 1000), "redrives before a letter is `dlq_failed`"),
-                "steps": Setting(durations, "waits of the immediate strategy; the last one repeats"),
-                "off_peak_hours": Setting(hours, "hours of the scheduled strategy"),
-                "time_zone": Setting(text, "the zone of those hours, such as `Europe/Berlin`"),
-                "recheck": Setting(
+                "lease": Setting(
+                    duration(_SECOND, timedelta(days=30)),
+                    "Time after which the claim of a worker on a letter expires unless it is renewed.",
+                ),
+                "poll_interval": Setting(
+                    duration(timedelta(milliseconds=10), _DAY), "Interval at which workers look for due letters."
+                ),
+                "batch_size": Setting(integer(1, 10_000), "Maximum number of letters in one claim."),
+                "max_redrives": Setting(
+                    integer(1, 1000), "Number of redrives after which a letter is `dlq_failed`."
+                ),
+                "delays": Setting(
+                    durations, "Delays before each redrive of the immediate strategy; the last one repeats."
+                ),
+                "off_peak_hours": Setting(hours, "Hours (0 to 23) in which the scheduled strategy redrives."),
+                "time_zone": Setting(text, "Time zone of `off_peak_hours`, such as `Europe/Berlin`."),
+                "recheck_interval": Setting(
                     duration(_SECOND, _DAY),
-                    "when letters with the conditional strategy are due, and the first pause of a breaker that opens",
+                    "Interval at which conditions are rechecked, and first pause of a circuit breaker for redrives.",
                 ),
-                "cpu_below": Setting(share, "the conditional strategy waits for a CPU below this share"),
-                "memory_below": Setting(share, "the conditional strategy waits for memory below this share"),
+                "max_cpu": Setting(
+                    fraction, "The conditional strategy redrives while the CPU usage is below this fraction."
+                ),
+                "max_memory": Setting(
+                    fraction, "The conditional strategy redrives while the memory usage is below this fraction."
+                ),
                 "rate": Setting(
-                    rate, "redrives per second to each source by the workers of one server; unset: no limit"
+                    rate, "Maximum redrives per second to each source by the workers of one server. Unset: no limit."
                 ),
-                "workers": Setting(whole(0, 1000), "workers of `redrive serve`; 0: nothing is sent back by itself"),
+                "workers": Setting(
+                    integer(0, 1000), "Number of workers of `redrive serve`. 0: letters are only redriven on command."
+                ),
                 "verdict_timeout": Setting(
                     duration(_SECOND, timedelta(days=30)),
-                    "a redrive without verdict or death is unconfirmed after this time",
+                    "Time after which a redrive without a verdict or a new dead letter is unconfirmed.",
                 ),
             },
         ),
@@ -175,78 +222,76 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
             ReplaySettings,
             {
                 "max_depth": Setting(
-                    whole(0, 2**47), "a replay is refused if more messages than this wait in its target"
+                    integer(0, 2**47), "Maximum number of messages waiting in the target of a replay."
                 ),
                 "min_consumers": Setting(
-                    whole(0, 1000), "a replay is refused if its target has fewer consumers; 0: not checked"
+                    integer(0, 1000), "Minimum number of consumers of the target. 0: not checked."
                 ),
                 "max_failure_rate": Setting(
-                    share,
-                    "a replay without canary is refused if a larger share of the redrives to its target died again"
-                    " in the last 15 minutes",
+                    fraction,
+                    "Maximum fraction of redrives to the target that failed in the last 15 minutes; not checked for a"
+                    " replay with a canary.",
                 ),
-                "unchecked": Setting(
-                    whole(0, 1_000_000), "a replay of at most so many letters is never refused, only warned about"
+                "unchecked_letters": Setting(
+                    integer(0, 1_000_000),
+                    "A replay of at most this number of letters is never refused; failed checks are only warnings.",
                 ),
             },
         ),
         "retention": (
             RetentionSettings,
             {
-                "resolved": Setting(duration(_SECOND, _AGES), "resolved letters are deleted after this time"),
+                "resolved": Setting(duration(_SECOND, _AGES), "Age at which resolved letters are deleted."),
                 "failed": Setting(
-                    duration(_SECOND, _AGES), "failed letters go to files and are archived after this time"
+                    duration(_SECOND, _AGES), "Age at which failed letters are written to files and archived."
                 ),
-                "archived": Setting(duration(_SECOND, _AGES), "archived letters are in files only after this time"),
-                "directory": Setting(text, "where those files are kept; unset: `archive` in the data directory"),
-                "every": Setting(duration(_SECOND, _DAY), "how often it looks"),
-                "change_log": Setting(
-                    duration(_SECOND, _AGES), "lines of the change log are deleted after this time"
+                "archived": Setting(
+                    duration(_SECOND, _AGES),
+                    "Age at which archived letters are deleted from the store; their files are kept.",
                 ),
+                "archive_directory": Setting(
+                    text, "Directory of these files. Unset: `archive` in the data directory."
+                ),
+                "interval": Setting(duration(_SECOND, _DAY), "Interval between two runs of the retention."),
+                "change_log": Setting(duration(_SECOND, _AGES), "Age at which change-log entries are deleted."),
                 "change_log_bytes": Setting(
-                    whole(1_000_000, 2**47), "the oldest lines are deleted above this size in bytes"
+                    integer(1_000_000, 2**47),
+                    "Size of the change log in bytes above which the oldest entries are deleted.",
                 ),
             },
         ),
         "collect": (
             CollectSettings,
             {
-                "queues": Setting(texts, "dead-letter queues of other systems, beside those of `[[sources]]`"),
-                "batch": Setting(whole(1, 65_535), "dead letters collected at once"),
-                "discover": Setting(yes_or_no, "collect every queue `*.dlq` of the embedded broker, named or not"),
-            },
-        ),
-        "serve": (
-            ServeSettings,
-            {
-                "data": Setting(text, "the data directory of `redrive serve`"),
-                "host": Setting(text, "the loopback address it listens on"),
-                "port": Setting(whole(0, 65_535), "its port for HTTP; 0: any free one"),
-                "broker_port": Setting(whole(0, 65_535), "the embedded broker's port for AMQP; 0: any free one"),
-                "management_port": Setting(
-                    whole(0, 65_535), "the embedded broker's port for its management API; 0: any free one"
-                ),
-                "anonymous_login_user": Setting(
-                    text, "as whom clients of this machine log in to the embedded broker by ANONYMOUS; `none`: off"
-                ),
-                "anonymous_login_pass": Setting(text, "the password of that user", is_reference=True),
-                "allowed_hosts": Setting(
-                    texts,
-                    "host names that HTTP requests may use in addition to loopback names and the listen address",
+                "batch_size": Setting(
+                    integer(1, 65_535), "Maximum number of dead letters that are received and stored together."
                 ),
             },
         ),
         "embedded": (
             EmbeddedSettings,
             {
+                "port": Setting(
+                    integer(0, 65_535), "AMQP port of the embedded broker of `redrive serve`. 0: any free port."
+                ),
+                "management_port": Setting(
+                    integer(0, 65_535), "Port of its management API. 0: any free port."
+                ),
+                "collect_all": Setting(
+                    boolean, "Collect every queue `*.dlq` of the embedded broker, also those of unconfigured sources."
+                ),
+                "anonymous_login_user": Setting(
+                    text, "User of clients that log in with the mechanism ANONYMOUS. `none`: such logins are refused."
+                ),
+                "anonymous_login_pass": Setting(text, "Password of this user.", is_reference=True),
                 "enable_dlx": Setting(
-                    yes_or_no, "dead-letter exchanges; `false`: their arguments are ignored with a warning"
+                    boolean, "Dead-letter exchanges. `false`: their arguments are ignored with a warning."
                 ),
                 "enable_ttl": Setting(
-                    yes_or_no, "times to live of messages and queues; `false`: ignored with a warning"
+                    boolean, "Expiry of messages and queues (TTL). `false`: its arguments are ignored with a warning."
                 ),
                 "enable_length_limit": Setting(
-                    yes_or_no, "limits on the length of queues; `false`: ignored with a warning"
+                    boolean, "Length limits of queues. `false`: their arguments are ignored with a warning."
                 ),
             },
         ),
@@ -254,23 +299,30 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
             HealthSettings,
             {
                 "write_interval": Setting(
-                    duration(_SECOND, _HOUR), "how often the store is checked by a small write"
+                    duration(_SECOND, _HOUR), "Interval of the test write that checks the store."
                 ),
                 "max_write_age": Setting(
-                    duration(_SECOND, _DAY), "the store is failing when its last successful write is older"
+                    duration(_SECOND, _DAY), "Age of the last successful write above which the store is unhealthy."
                 ),
                 "broker_interval": Setting(
-                    duration(_SECOND, _HOUR), "how often it is checked that the collected queues exist"
+                    duration(_SECOND, _HOUR), "Interval at which the existence of the collected queues is checked."
                 ),
             },
         ),
         "server": (
             ServerSettings,
             {
+                "data_directory": Setting(text, "Data directory of `redrive serve`."),
+                "host": Setting(text, "Loopback address on which the server listens."),
+                "port": Setting(integer(0, 65_535), "HTTP port of the server. 0: any free port."),
+                "allowed_hosts": Setting(
+                    texts,
+                    "Host names that HTTP requests may use, in addition to loopback names and the listen address.",
+                ),
                 "key": Setting(
                     key,
-                    "the key that other processes use the store of a running server with; unset: the one in the file "
-                    "`server.key` of its data directory",
+                    "Key that other processes need to use the store of a running server. Unset: the key in the file"
+                    " `server.key` of its data directory.",
                     is_reference=True,
                 ),
             },
@@ -279,40 +331,46 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
             LimitSettings,
             {
                 "letter_bytes": Setting(
-                    whole(1024, 900_000_000), "bytes that a letter of a request or of an imported file may have"
+                    integer(1024, 900_000_000), "Maximum size in bytes of a letter in a request or an imported file."
                 ),
                 "compression_ratio": Setting(
-                    whole(1, 1_000_000), "how many times its compressed size such a letter, or such a file, may have"
+                    integer(1, 1_000_000), "Maximum ratio of the expanded to the compressed size of a letter or a file."
                 ),
                 "request_bytes": Setting(
-                    whole(1024, 2_000_000_000),
-                    "bytes that one request to the store of a server may have, also after it is expanded",
+                    integer(1024, 2_000_000_000),
+                    "Maximum size in bytes of a request to the store of a server, compressed and expanded.",
                 ),
             },
         ),
         "alerts": (
             AlertSettings,
             {
-                "every": Setting(duration(_SECOND, _HOUR), "how often the rules are evaluated"),
-                "probe_every": Setting(duration(_SECOND, _DAY), "how often the broker is probed"),
-                "cool_down": Setting(
-                    duration(timedelta(0), _AGES), "between two alerts of an incident that has not become worse"
+                "interval": Setting(duration(_SECOND, _HOUR), "Interval at which alert rules are evaluated."),
+                "probe_interval": Setting(duration(_SECOND, _DAY), "Interval at which the broker is probed."),
+                "cooldown": Setting(
+                    duration(timedelta(0), _AGES),
+                    "Minimum time between two alerts of an incident that has not become worse.",
                 ),
-                "calm": Setting(duration(timedelta(0), _DAY), "an incident is over when it was fine for so long"),
+                "resolve_after": Setting(
+                    duration(timedelta(0), _DAY), "Time without violation after which an incident is resolved."
+                ),
                 "escalate_after": Setting(
-                    duration(_SECOND, _AGES), "an incident that nobody has acknowledged is escalated then"
+                    duration(_SECOND, _AGES), "Time after which an incident without acknowledgement is escalated."
                 ),
-                "escalations": Setting(whole(0, 1000), "how often it is escalated at the most"),
+                "max_escalations": Setting(integer(0, 1000), "Maximum number of escalations of an incident."),
             },
         ),
         "redact": (
             RedactSettings,
             {
-                "mode": Setting(text, "`parts`: hide the secret; `whole`: replace the whole text"),
-                "terms": Setting(texts, "words to hide"),
-                "keep": Setting(texts, "texts never hidden"),
-                "off": Setting(texts, "kinds not looked for"),
-                "extra": Setting(table_of_texts, "regular expressions to hide, by a name of one's own"),
+                "mode": Setting(
+                    one_of("secret", "text", renamed={"parts": "secret", "whole": "text"}),
+                    "`secret`: replace the secret; `text`: replace the whole text that contains a secret.",
+                ),
+                "terms": Setting(texts, "Words to redact."),
+                "allow": Setting(texts, "Strings that are never redacted."),
+                "disabled": Setting(texts, "Kinds of secrets that are not searched for."),
+                "patterns": Setting(table_of_texts, "Regular expressions to redact, by a name of your choice."),
             },
         ),
     }
@@ -320,94 +378,105 @@ SECTIONS: Final[Mapping[str, tuple[type, Mapping[str, Setting]]]] = MappingProxy
 # The keys of a [[sources]] table.
 _SOURCE: Final[Mapping[str, Setting]] = MappingProxyType(
     {
-        "name": Setting(text, "the queue or topic"),
+        "name": Setting(text, "Queue or topic."),
         "prefetch": _PREFETCH,
         "concurrency": _CONCURRENCY,
-        "time_budget": _TIME_BUDGET,
+        "handler_timeout": _HANDLER_TIMEOUT,
         "max_deliveries": _MAX_DELIVERIES,
         "attempts": _ATTEMPTS,
         "backoff": _BACKOFF,
         "dead_letter": _DEAD_LETTER,
-        "dead_letter_queue": Setting(text, "where its dead letters lie; unset: `NAME.dlq`"),
-        "dead_letter_exchange": Setting(text, "the exchange they go through; unset: `NAME.dlx`"),
-        "dead_letter_routing_key": Setting(text, "the routing key they get; unset: the message's own"),
-        "queue_type": Setting(one_of("quorum", "classic"), "what `redrive provision` makes; unset: `quorum`"),
-        "group": Setting(text, "Kafka: its consumer group, whose dead letters lie in `GROUP.dlq`"),
-        "redrive_rate": Setting(rate, "redrives per second to this source; unset: `recover.rate`"),
+        "dead_letter_queue": Setting(text, "Dead-letter queue or topic. Unset: `NAME.dlq`."),
+        "dead_letter_exchange": Setting(text, "RabbitMQ: dead-letter exchange. Unset: `NAME.dlx`."),
+        "dead_letter_routing_key": Setting(
+            text, "RabbitMQ: routing key of dead letters. Unset: that of the message."
+        ),
+        "queue_type": Setting(
+            one_of("quorum", "classic"), "RabbitMQ: type of the queues that are provisioned. Unset: `quorum`."
+        ),
+        "consumer_group": Setting(text, "Kafka: consumer group; its dead-letter topic is `GROUP.dlq`."),
+        "redrive_rate": Setting(rate, "Maximum redrives per second to this source. Unset: `recover.rate`."),
     }
-)
+)  # fmt: skip
 _ALERT_RULE: Final[Mapping[str, Setting]] = MappingProxyType(
     {
-        "name": Setting(text, "of a shipped rule that is to be changed, or of a new one"),
-        "measure": Setting(text, "what it compares; unset: as it is shipped"),
-        "warning": Setting(number, "beyond this it is a warning"),
-        "critical": Setting(number, "beyond this it is critical"),
-        "below": Setting(yes_or_no, "whether lower is worse"),
-        "confirm": Setting(whole(1, 1000), "violations in a row until the alert is raised"),
-        "text": Setting(
-            text, "the sentence; `{subject}`, `{queue}`, `{value}`, `{limit}` and `{next}` are replaced"
+        "name": Setting(text, "Name of a built-in rule to change, or of a new rule."),
+        "measure": Setting(text, "Measure that the rule compares."),
+        "warning": Setting(number, "Threshold of a warning."),
+        "critical": Setting(number, "Threshold of a critical alert."),
+        "below": Setting(boolean, "`true`: values below the threshold violate the rule."),
+        "confirmations": Setting(
+            integer(1, 1000), "Number of violations in a row before the alert is raised."
         ),
-        "off": Setting(yes_or_no, "whether it is not looked at"),
+        "message": Setting(
+            text,
+            "Message of the alert; `{subject}`, `{queue}`, `{value}`, `{limit}` and `{next}` are replaced.",
+        ),
+        "enabled": Setting(boolean, "`false`: the rule is not evaluated."),
     }
 )
 _CONDITION: Final[Mapping[str, Setting]] = MappingProxyType(
     {
-        "name": Setting(text, "what gates, logs and figures call it"),
+        "name": Setting(text, "Name of the condition in gates, logs and metrics."),
         "url": Setting(
             check_url,
-            "what is checked: `tcp://HOST:PORT`, `http://…`, `https://…` or `postgresql://…`; `env:NAME` reads a"
-            " variable",
+            "URL that is checked: `tcp://HOST:PORT`, `http://…`, `https://…` or `postgresql://…`; `env:NAME` reads an"
+            " environment variable.",
         ),
-        "timeout": Setting(duration(_SOON, timedelta(minutes=1)), "a check that takes longer has failed"),
-        "every": Setting(duration(_SECOND, _HOUR), "how often it is checked"),
-        "sources": Setting(texts, "letters of these sources wait for it, whatever their strategy"),
-        "kinds": Setting(kinds, "letters with these failure kinds wait for it, whatever their strategy"),
+        "timeout": Setting(duration(_SOON, timedelta(minutes=1)), "Time limit of one check."),
+        "interval": Setting(duration(_SECOND, _HOUR), "Interval between two checks."),
+        "sources": Setting(texts, "Letters of these sources wait for the condition, with any strategy."),
+        "kinds": Setting(kinds, "Letters with these failure kinds wait for the condition, with any strategy."),
     }
 )  # fmt: skip
-_NOTIFY: Final[Mapping[str, Setting]] = MappingProxyType(
+_NOTIFIER: Final[Mapping[str, Setting]] = MappingProxyType(
     {
-        "name": Setting(text, "what logs and figures call it"),
-        "kind": Setting(
-            one_of("mail", "json", "slack", "teams", "pagerduty", "alertmanager"), "how it is told"
+        "name": Setting(text, "Name of the notifier in logs and metrics."),
+        "type": Setting(
+            one_of("mail", "json", "slack", "teams", "pagerduty", "alertmanager"), "Type of the notifier."
         ),
-        "least": Setting(one_of("warning", "critical"), "what is less severe is not told"),
-        "escalated": Setting(yes_or_no, "whether it is told only of what nobody has acknowledged"),
-        "queues": Setting(text, "only of queues that this pattern names, such as `orders.*`"),
-        "timeout": Setting(duration(_SOON, _HOUR), "how long one try may take"),
-        "url": Setting(text, "where to send it; not for mail", is_reference=True),
+        "min_severity": Setting(
+            one_of("warning", "critical"), "Minimum severity of the alerts that are sent: `warning` or `critical`."
+        ),
+        "escalations_only": Setting(boolean, "Send only escalated alerts."),
+        "queue_pattern": Setting(text, "Send only alerts of queues that match this pattern, such as `orders.*`."),
+        "timeout": Setting(duration(_SOON, _HOUR), "Time limit of one attempt to send."),
+        "url": Setting(text, "URL of the webhook; not for `mail`.", is_reference=True),
         "secret": Setting(
             text,
-            "PagerDuty's routing key, or what signs the body for `json`; `env:NAME` reads a variable",
+            "Routing key of PagerDuty, or key that signs the body of `json`; `env:NAME` reads an environment variable.",
             is_reference=True,
         ),
-        "host": Setting(text, "mail: the SMTP server"),
-        "port": Setting(whole(1, 65_535), "mail: its port; unset: what is usual for `tls`"),
-        "tls": Setting(one_of("none", "starttls", "tls"), "mail: how the connection is secured"),
-        "user": Setting(text, "mail: who signs in; unset: nobody does"),
-        "password": Setting(text, "mail: with this password; `env:NAME` reads a variable", is_reference=True),
-        "sender": Setting(text, "mail: the address it comes from"),
-        "to": Setting(texts, "mail: the addresses it goes to"),
+        "host": Setting(text, "Mail: host of the SMTP server."),
+        "port": Setting(integer(1, 65_535), "Mail: port of the SMTP server. Unset: the standard port for `tls`."),
+        "tls": Setting(one_of("none", "starttls", "tls"), "Mail: `none`, `starttls` or `tls`."),
+        "user": Setting(text, "Mail: user name. Unset: no login."),
+        "password": Setting(text, "Mail: password; `env:NAME` reads an environment variable.", is_reference=True),
+        "from": Setting(text, "Mail: address of the sender."),
+        "to": Setting(texts, "Mail: addresses of the recipients."),
     }
 )  # fmt: skip
-_MAINTENANCE: Final[Mapping[str, Setting]] = MappingProxyType(
+_MAINTENANCE_WINDOW: Final[Mapping[str, Setting]] = MappingProxyType(
     {
-        "lasts": Setting(duration(_SECOND, _AGES), "how long"),
-        "begins": Setting(moment, "when, if once"),
-        "cron": Setting(text, "when, if again and again, such as `0 2 * * 0`"),
-        "zone": Setting(text, "the time zone of `cron`"),
-        "queues": Setting(text, "only of queues that this pattern names; unset: everything"),
+        "duration": Setting(duration(_SECOND, _AGES), "Length of the window."),
+        "start": Setting(moment, "Start of a single window, such as `2026-11-15T22:00:00Z`."),
+        "cron": Setting(text, "Start of a recurring window as a cron expression, such as `0 2 * * 0`."),
+        "time_zone": Setting(text, "Time zone of `cron`."),
+        "queue_pattern": Setting(
+            text, "Suppress only alerts of queues that match this pattern. Unset: all alerts."
+        ),
     }
 )
 
 
 class ListSetting(msgspec.Struct, frozen=True):
-    """Settings of which there may be several, one table for each."""
+    """A list of tables, such as `[[sources]]`."""
 
-    one: str  # what one of them is called
+    one: str  # what error messages call one of the tables
     kind: type
     keys: Mapping[str, Setting]
-    needed: Mapping[str, str]  # the keys that must be there, and what they say
-    distinct: str | None = None  # the key that no two may share
+    needed: Mapping[str, str]  # required keys, each with an explanation
+    distinct: str | None = None  # the key whose values must be unique
 
 
 LISTS: Final[Mapping[str, ListSetting]] = MappingProxyType(
@@ -423,11 +492,80 @@ LISTS: Final[Mapping[str, ListSetting]] = MappingProxyType(
             {"name": "of your choice", "url": "such as tcp://127.0.0.1:5432"},
             "name",
         ),
-        "notify": ListSetting(
-            "notifier", NotifySettings, _NOTIFY, {"name": "of your choice", "kind": "mail, slack, …"}, "name"
+        "notifiers": ListSetting(
+            "notifier",
+            NotifierSettings,
+            _NOTIFIER,
+            {"name": "of your choice", "type": "such as mail or slack"},
+            "name",
         ),
-        "maintenance": ListSetting(
-            "maintenance window", MaintenanceSettings, _MAINTENANCE, {"lasts": "such as 2h"}
+        "maintenance_windows": ListSetting(
+            "maintenance window", MaintenanceWindowSettings, _MAINTENANCE_WINDOW, {"duration": "such as 2h"}
         ),
+    }
+)
+# Former names, each with its new name. They are refused; only the error message uses this table.
+RENAMED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "store.check_for": "store.integrity_check_timeout",
+        "store.pool": "store.pool_size",
+        "consume.time_budget": "consume.handler_timeout",
+        "consume.stop_timeout": "consume.shutdown_timeout",
+        "consume.flood_breaker": "consume.breaker.enabled",
+        "consume.flood_share": "consume.breaker.failure_rate",
+        "consume.flood_least": "consume.breaker.window",
+        "consume.flood_pause": "consume.breaker.pause",
+        "consume.flood_longest": "consume.breaker.max_pause",
+        "retry": "consume",
+        "retry.max_deliveries": "consume.max_deliveries",
+        "retry.attempts": "consume.attempts",
+        "retry.backoff": "consume.backoff",
+        "recover.poll": "recover.poll_interval",
+        "recover.batch": "recover.batch_size",
+        "recover.steps": "recover.delays",
+        "recover.recheck": "recover.recheck_interval",
+        "recover.cpu_below": "recover.max_cpu",
+        "recover.memory_below": "recover.max_memory",
+        "recover.quiet_time": "recover.verdict_timeout",
+        "replay.unchecked": "replay.unchecked_letters",
+        "retention.directory": "retention.archive_directory",
+        "retention.every": "retention.interval",
+        "collect.queues": "broker.dead_letter_queues",
+        "collect.batch": "collect.batch_size",
+        "collect.discover": "embedded.collect_all",
+        "serve": "server",
+        "serve.data": "server.data_directory",
+        "serve.host": "server.host",
+        "serve.port": "server.port",
+        "serve.broker_port": "embedded.port",
+        "serve.management_port": "embedded.management_port",
+        "serve.anonymous_login_user": "embedded.anonymous_login_user",
+        "serve.anonymous_login_pass": "embedded.anonymous_login_pass",
+        "serve.allowed_hosts": "server.allowed_hosts",
+        "alerts.every": "alerts.interval",
+        "alerts.probe_every": "alerts.probe_interval",
+        "alerts.cool_down": "alerts.cooldown",
+        "alerts.calm": "alerts.resolve_after",
+        "alerts.escalations": "alerts.max_escalations",
+        "redact.keep": "redact.allow",
+        "redact.off": "redact.disabled",
+        "redact.extra": "redact.patterns",
+        "sources.time_budget": "sources.handler_timeout",
+        "sources.group": "sources.consumer_group",
+        "alert_rules.confirm": "alert_rules.confirmations",
+        "alert_rules.text": "alert_rules.message",
+        "alert_rules.off": "alert_rules.enabled",
+        "conditions.every": "conditions.interval",
+        "notify": "notifiers",
+        "notifiers.kind": "notifiers.type",
+        "notifiers.least": "notifiers.min_severity",
+        "notifiers.escalated": "notifiers.escalations_only",
+        "notifiers.queues": "notifiers.queue_pattern",
+        "notifiers.sender": "notifiers.from",
+        "maintenance": "maintenance_windows",
+        "maintenance_windows.lasts": "maintenance_windows.duration",
+        "maintenance_windows.begins": "maintenance_windows.start",
+        "maintenance_windows.zone": "maintenance_windows.time_zone",
+        "maintenance_windows.queues": "maintenance_windows.queue_pattern",
     }
 )

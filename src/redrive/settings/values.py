@@ -1,9 +1,7 @@
-"""What does a program know once its settings are read?
+"""The settings as frozen values: one class per section, and `Settings` for all of them.
 
-One frozen value for each section, and `Settings` for all of them. Defaults stand here and nowhere else. The rule: what
-two settings must agree on, and what they cannot be made of, is refused when a `Settings` is made.
-
-It does not know how a value was written, nor between which limits it may be; see `table`.
+Defaults are defined here and nowhere else. `Settings` refuses settings that contradict each other, and patterns and
+time zones that cannot be used. Limits of single values are in `table`.
 """
 
 from collections.abc import Mapping
@@ -13,60 +11,57 @@ from types import MappingProxyType
 import msgspec
 
 from redrive.errors import SettingsError
-from redrive.letters import Kind
+from redrive.letters import FailureKind
 from redrive.letters.convention import Convention
 from redrive.letters.redact import Redactor
 from redrive.rules import Backoff, Classifier, Exponential, Rule, Strategy, StrategyOptions
 
 
-class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where dead letters are kept."""
+class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The dead-letter store."""
 
     url: str = "sqlite:redrive.db"
     busy_timeout: timedelta = timedelta(seconds=10)
-    check_for: timedelta = timedelta(seconds=2)
+    integrity_check_timeout: timedelta = timedelta(seconds=2)
     max_bytes: int | None = None
-    pool: int = 10
+    pool_size: int = 10
     statement_timeout: timedelta = timedelta(minutes=1)
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where messages come from."""
+    """The broker that messages are consumed from and redriven to."""
 
     name: str | None = None  # None: the kind of the broker
     url: str | None = None
     management_url: str | None = None
-
-
-class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where `redrive serve` keeps its data and listens."""
-
-    data: str = "."
-    host: str = "127.0.0.1"
-    port: int = 8642
-    broker_port: int = 5672
-    management_port: int = 15672
-    anonymous_login_user: str = "guest"
-    anonymous_login_pass: str = "guest"  # noqa: S105  RabbitMQ's default
-    allowed_hosts: tuple[str, ...] = ()
+    dead_letter_queues: tuple[str, ...] = ()
 
 
 class EmbeddedSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Which extensions of AMQP the embedded broker has, of `redrive serve` and of `redrive broker`."""
+    """The embedded broker of `redrive serve`; the extensions of AMQP also of `redrive broker`."""
 
+    port: int = 5672
+    management_port: int = 15672
+    collect_all: bool = True
+    anonymous_login_user: str = "guest"
+    anonymous_login_pass: str = "guest"  # noqa: S105  RabbitMQ's default
     enable_dlx: bool = True
     enable_ttl: bool = True
     enable_length_limit: bool = True
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What other processes need to use the store of a running server."""
+    """`redrive serve`: its data directory, its HTTP port, and the key of its store."""
 
-    key: str | None = None  # None: the one in the file server.key of its data directory
+    data_directory: str = "."
+    host: str = "127.0.0.1"
+    port: int = 8642
+    allowed_hosts: tuple[str, ...] = ()
+    key: str | None = None  # None: the key in the file server.key of the data directory
 
 
 class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What requests and imported files may expand to."""
+    """Size limits of requests to the store of a server and of imported files."""
 
     letter_bytes: int = 64 * 1024 * 1024
     compression_ratio: int = 200
@@ -74,38 +69,45 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CollectSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dead-letter queues are drained into the store, beside those of the sources."""
+    """How the server moves dead letters from dead-letter queues to the store."""
 
-    queues: tuple[str, ...] = ()
-    batch: int = 500
-    discover: bool = True
+    batch_size: int = 500
+
+
+class ConsumeBreakerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The circuit breaker that pauses a source while most of its deliveries fail."""
+
+    enabled: bool = True
+    failure_rate: float = 0.8
+    window: int = 20
+    pause: timedelta = timedelta(seconds=5)
+    max_pause: timedelta = timedelta(minutes=1)
 
 
 class ConsumeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How sources are consumed."""
+    """How sources are consumed, and how often a failing delivery is retried."""
 
     prefetch: int = 16
     concurrency: int = 5
-    time_budget: timedelta = timedelta(seconds=60)
-    stop_timeout: timedelta = timedelta(seconds=30)
+    handler_timeout: timedelta = timedelta(seconds=60)
+    shutdown_timeout: timedelta = timedelta(seconds=30)
+    max_deliveries: int = 3
+    attempts: int = 3
+    backoff: Backoff = Exponential()
     provision: bool = True
     dead_letter: str = "publish"
     best_effort: bool = False
-    flood_breaker: bool = True
-    flood_share: float = 0.8
-    flood_least: int = 20
-    flood_pause: timedelta = timedelta(seconds=5)
-    flood_longest: timedelta = timedelta(minutes=1)
     state_directory: str | None = None
+    breaker: ConsumeBreakerSettings = ConsumeBreakerSettings()
 
 
 class SourceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What one source has of its own; what is unset is as for all of them."""
+    """Options of one source; an unset option has the value of `[consume]` or `[recover]`."""
 
     name: str
     prefetch: int | None = None
     concurrency: int | None = None
-    time_budget: timedelta | None = None
+    handler_timeout: timedelta | None = None
     max_deliveries: int | None = None
     attempts: int | None = None
     backoff: Backoff | None = None
@@ -114,65 +116,57 @@ class SourceSettings(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter_exchange: str | None = None
     dead_letter_routing_key: str | None = None
     queue_type: str | None = None
-    group: str | None = None
+    consumer_group: str | None = None
     redrive_rate: float | None = None
 
 
-class RetrySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Level one: a delivery is tried again within seconds, then given up."""
-
-    max_deliveries: int = 3
-    attempts: int = 3
-    backoff: Backoff = Exponential()
-
-
 class RecoverSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Level two: a dead letter is sent back within minutes to days."""
+    """How dead letters are redriven."""
 
     lease: timedelta = timedelta(minutes=5)
-    poll: timedelta = timedelta(seconds=30)
-    batch: int = 10
+    poll_interval: timedelta = timedelta(seconds=30)
+    batch_size: int = 10
     max_redrives: int = 5
-    steps: tuple[timedelta, ...] = StrategyOptions().steps
+    delays: tuple[timedelta, ...] = StrategyOptions().delays
     off_peak_hours: tuple[int, ...] = (2, 3, 4)
     time_zone: str = "UTC"
-    recheck: timedelta = timedelta(minutes=1)
-    cpu_below: float = 0.80
-    memory_below: float = 0.85
+    recheck_interval: timedelta = timedelta(minutes=1)
+    max_cpu: float = 0.80
+    max_memory: float = 0.85
     workers: int = 2
     rate: float | None = None
     verdict_timeout: timedelta = timedelta(hours=1)
 
 
 class ReplaySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """When the health check of a replay fails."""
+    """Limits of the health check before a replay."""
 
     max_depth: int = 10_000
     min_consumers: int = 1
     max_failure_rate: float = 0.6
-    unchecked: int = 10
+    unchecked_letters: int = 10
 
 
 class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How long letters that are done with are kept."""
+    """How long closed letters and the change log are kept."""
 
     resolved: timedelta = timedelta(days=30)
     failed: timedelta = timedelta(days=90)
     archived: timedelta = timedelta(days=365)
-    directory: str | None = None
-    every: timedelta = timedelta(hours=1)
+    archive_directory: str | None = None
+    interval: timedelta = timedelta(hours=1)
     change_log: timedelta = timedelta(days=30)
     change_log_bytes: int = 1_000_000_000
 
 
 class RedactSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is hidden in error texts."""
+    """Removal of secrets from error texts."""
 
-    mode: str = "parts"
+    mode: str = "secret"
     terms: tuple[str, ...] = ()
-    keep: tuple[str, ...] = ()
-    off: tuple[str, ...] = ()
-    extra: Mapping[str, str] = MappingProxyType({})
+    allow: tuple[str, ...] = ()
+    disabled: tuple[str, ...] = ()
+    patterns: Mapping[str, str] = MappingProxyType({})
 
 
 class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,52 +178,52 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AlertSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How patient the alarm is."""
+    """Intervals and limits of alerts."""
 
-    every: timedelta = timedelta(seconds=15)
-    probe_every: timedelta = timedelta(seconds=60)
-    cool_down: timedelta = timedelta(minutes=15)
-    calm: timedelta = timedelta(minutes=2)
+    interval: timedelta = timedelta(seconds=15)
+    probe_interval: timedelta = timedelta(seconds=60)
+    cooldown: timedelta = timedelta(minutes=15)
+    resolve_after: timedelta = timedelta(minutes=2)
     escalate_after: timedelta = timedelta(minutes=30)
-    escalations: int = 3
+    max_escalations: int = 3
 
 
 class AlertRuleSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is changed of a rule that is shipped, or a rule of one's own; what is unset is as it was."""
+    """Changes to a built-in alert rule, or a new rule; an unset key keeps the built-in value."""
 
     name: str
     measure: str | None = None
     warning: float | None = None
     critical: float | None = None
     below: bool | None = None
-    confirm: int | None = None
-    text: str | None = None
-    off: bool = False
+    confirmations: int | None = None
+    message: str | None = None
+    enabled: bool = True
 
 
 class ConditionSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """A check that letters wait for; without sources and kinds, those with the conditional strategy do."""
+    """A check that letters wait for; without sources and kinds, letters with the conditional strategy."""
 
     name: str
     url: str
     timeout: timedelta = timedelta(seconds=2)
-    every: timedelta = timedelta(seconds=15)
+    interval: timedelta = timedelta(seconds=15)
     sources: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
 
     def with_url(self, url: str) -> "ConditionSettings":
-        """The same check of another URL."""
+        """The same check with another URL."""
         return msgspec.structs.replace(self, url=url)
 
 
-class NotifySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who is told, and how."""
+class NotifierSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A receiver of alerts, and how they are sent to it."""
 
     name: str
-    kind: str
-    least: str = "warning"
-    escalated: bool = False
-    queues: str = "*"
+    type: str
+    min_severity: str = "warning"
+    escalations_only: bool = False
+    queue_pattern: str = "*"
     timeout: timedelta = timedelta(seconds=10)
     url: str | None = None
     secret: str | None = None
@@ -238,32 +232,30 @@ class NotifySettings(msgspec.Struct, frozen=True, kw_only=True):
     tls: str = "starttls"
     user: str | None = None
     password: str | None = None
-    sender: str | None = None
+    from_: str | None = None  # the key is `from`
     to: tuple[str, ...] = ()
 
 
-class MaintenanceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """A time in which nobody is told."""
+class MaintenanceWindowSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A period in which no alerts are sent."""
 
-    lasts: timedelta
-    begins: datetime | None = None
+    duration: timedelta
+    start: datetime | None = None
     cron: str | None = None
-    zone: str = "UTC"
-    queues: str = "*"
+    time_zone: str = "UTC"
+    queue_pattern: str = "*"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that can be set."""
+    """All settings."""
 
-    store: StoreSettings = StoreSettings()
+    store: StoreOptions = StoreOptions()
     broker: BrokerSettings = BrokerSettings()
     consume: ConsumeSettings = ConsumeSettings()
-    retry: RetrySettings = RetrySettings()
     recover: RecoverSettings = RecoverSettings()
     replay: ReplaySettings = ReplaySettings()
     retention: RetentionSettings = RetentionSettings()
     collect: CollectSettings = CollectSettings()
-    serve: ServeSettings = ServeSettings()
     embedded: EmbeddedSettings = EmbeddedSettings()
     health: HealthSettings = HealthSettings()
     server: ServerSettings = ServerSettings()
@@ -272,39 +264,39 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     alerts: AlertSettings = AlertSettings()
     conditions: tuple[ConditionSettings, ...] = ()
     alert_rules: tuple[AlertRuleSettings, ...] = ()
-    notify: tuple[NotifySettings, ...] = ()
-    maintenance: tuple[MaintenanceSettings, ...] = ()
+    notifiers: tuple[NotifierSettings, ...] = ()
+    maintenance_windows: tuple[MaintenanceWindowSettings, ...] = ()
     rules: tuple[Rule, ...] = ()
     sources: tuple[SourceSettings, ...] = ()
     conventions: tuple[Convention, ...] = ()
-    strategies: Mapping[Kind, Strategy] = MappingProxyType({})
+    strategies: Mapping[FailureKind, Strategy] = MappingProxyType({})
 
     def __post_init__(self) -> None:
-        if self.consume.flood_longest < self.consume.flood_pause:
-            raise SettingsError("consume.flood_longest: wants a duration not shorter than flood_pause")
+        if self.consume.breaker.max_pause < self.consume.breaker.pause:
+            raise SettingsError("consume.breaker.max_pause must not be shorter than consume.breaker.pause")
         if self.health.max_write_age <= self.health.write_interval:
             raise SettingsError("health.max_write_age must be longer than health.write_interval")
-        self.redactor()  # what they cannot be made of is refused here, not at the first dead letter
+        self.redactor()  # fails here, not at the first dead letter
         self.strategy_options()
 
     def classifier(self) -> Classifier:
-        """What tells what an error is."""
+        """Create the classifier of errors."""
         return Classifier(self.rules)
 
     def redactor(self) -> Redactor:
-        """What takes secrets out of error texts."""
+        """Create the redactor of error texts."""
         redact = self.redact
-        return Redactor(redact.mode, redact.extra, redact.terms, redact.keep, redact.off)  # type: ignore[arg-type]  # checked there
+        return Redactor(redact.mode, redact.patterns, redact.terms, redact.allow, redact.disabled)  # type: ignore[arg-type]  # checked there
 
     def strategy_options(self) -> StrategyOptions:
-        """What chooses when a dead letter is sent back."""
+        """Create the options that decide when a dead letter is redriven."""
         names = (
-            "steps",
+            "delays",
             "off_peak_hours",
             "time_zone",
-            "recheck",
-            "cpu_below",
-            "memory_below",
+            "recheck_interval",
+            "max_cpu",
+            "max_memory",
             "max_redrives",
         )
         return StrategyOptions(table=self.strategies, **{name: getattr(self.recover, name) for name in names})

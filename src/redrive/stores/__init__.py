@@ -10,14 +10,14 @@ import msgspec
 
 from redrive.clock import Clock, SystemClock
 from redrive.errors import SettingsError, StoreError, did_you_mean
-from redrive.settings import StoreSettings, hide_secrets, resolve
+from redrive.settings import StoreOptions, hide_secrets, resolve
 from redrive.stores.base import Store
 
 _SCHEMES = ("sqlite", "postgresql", "postgres", "memory", "http")
 
 
 async def open_store(
-    settings: StoreSettings,
+    settings: StoreOptions,
     clock: Clock | None = None,
     *,
     create: bool = True,
@@ -38,7 +38,7 @@ async def open_store(
 
         options = SqliteOptions(
             busy_timeout=settings.busy_timeout,
-            check_for=settings.check_for,
+            integrity_check_timeout=settings.integrity_check_timeout,
             max_bytes=settings.max_bytes,
             create=create,
         )
@@ -50,7 +50,7 @@ async def open_store(
     return await RemoteStore.open(settings.url, server_key)
 
 
-def check_url(settings: StoreSettings) -> StoreSettings:
+def check_url(settings: StoreOptions) -> StoreOptions:
     """The settings with the URL itself, also if it is kept elsewhere; a `SettingsError` if it names no store."""
     try:
         url = resolve(settings.url, os.environ)
@@ -66,7 +66,7 @@ def check_url(settings: StoreSettings) -> StoreSettings:
     return settings if url == settings.url else msgspec.structs.replace(settings, url=url)
 
 
-async def _open_postgres(settings: StoreSettings, clock: Clock | None, *, create: bool) -> Store:
+async def _open_postgres(settings: StoreOptions, clock: Clock | None, *, create: bool) -> Store:
     try:
         from redrive.stores.postgres import PostgresOptions, PostgresStore  # noqa: PLC0415  loaded when asked for
     except ModuleNotFoundError as error:
@@ -74,7 +74,7 @@ async def _open_postgres(settings: StoreSettings, clock: Clock | None, *, create
             raise
         raise StoreError("a PostgreSQL store needs asyncpg; install redrive[postgres]") from None
     options = PostgresOptions(
-        pool=settings.pool,
+        pool_size=settings.pool_size,
         statement_timeout=settings.statement_timeout,
         busy_timeout=settings.busy_timeout,
         create=create,

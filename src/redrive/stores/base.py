@@ -29,9 +29,9 @@ Settling
        as sent.
   S15  With another fence, without a claim, or after the lease of a letter that was not sent, it changes nothing and
        says so.
-  S16  Resolve, Retry and Exhaust count as a redrive and leave an attempt in the history, with its strategy: that of the
-       letter, unless Resolve or Exhaust names another. Park and Release do not.
-  S17  A failure shown with Retry, Exhaust or Park becomes the letter's failure; the message is never changed.
+  S16  Resolve, Retry and Fail count as a redrive and leave an attempt in the history, with its strategy: that of the
+       letter, unless Resolve or Fail names another. Park and Unclaim do not.
+  S17  A failure shown with Retry, Fail or Park becomes the letter's failure; the message is never changed.
   S18  A settled letter is held by nobody, and it is no longer unconfirmed.
 
 Rescuing
@@ -129,7 +129,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from redrive.errors import LetterNotFoundError
-from redrive.letters import DeadLetter, Hold, LetterHead, State
+from redrive.letters import ClaimToken, DeadLetter, LetterHead, LetterState
 from redrive.stores.changes import Change, Settlement
 from redrive.stores.gates import Gate
 from redrive.stores.memos import Memo
@@ -155,7 +155,7 @@ class Rescued(msgspec.Struct, frozen=True):
 
     id: str
     worker: str
-    state: State
+    state: LetterState
 
 
 class JournalLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,8 +166,8 @@ class JournalLine(msgspec.Struct, frozen=True, kw_only=True):
     actor: str
     letter_id: str
     action: str
-    before: State
-    after: State | None
+    before: LetterState
+    after: LetterState | None
     detail: str = ""
 
 
@@ -187,7 +187,11 @@ class Trimmed(msgspec.Struct, frozen=True):
 
 
 LINE_OVERHEAD: Final = 100  # bytes of a line beside its texts: numbers, row header, index entries
-OPEN_STATES: Final = (State.PENDING, State.PROCESSING, State.MANUAL)  # their history is kept
+OPEN_STATES: Final = (
+    LetterState.PENDING,
+    LetterState.PROCESSING,
+    LetterState.MANUAL,
+)  # their history is kept
 
 
 class OldLine(NamedTuple):
@@ -274,7 +278,7 @@ class Store(Protocol):
         ...
 
     async def extend(
-        self, holds: Sequence[Hold], *, lease: timedelta = LEASE, sent: bool = False
+        self, holds: Sequence[ClaimToken], *, lease: timedelta = LEASE, sent: bool = False
     ) -> list[bool]:
         """Move the end of these leases; False for each that has been lost."""
         ...

@@ -1,8 +1,7 @@
-"""What can be said about a letter?
+"""Outcomes and changes: the requests that change a stored letter.
 
-A worker that holds a letter says an *outcome*; a person or a service names letters and a *change*. Both are
-values, and the tables here tell which step of the lifecycle each of them is: stores carry them out, and none
-decides anything by itself.
+A worker that has claimed a letter settles it with an *outcome*; a person or a service applies a *change* to letters
+by id. Both are values. The tables here map each of them to a step of the lifecycle; stores only carry them out.
 """
 
 from datetime import datetime
@@ -11,15 +10,15 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from redrive.errors import LifecycleError
-from redrive.letters import Failure, Hold, State, Step
+from redrive.letters import ClaimToken, Failure, LetterState, Step
 from redrive.letters.letter import headline, storable
 from redrive.letters.lifecycle import after
 
-# --- outcomes: what a worker says about a letter it holds ------------------------------------------------
+# --- outcomes: how a worker settles a letter it has claimed ----------------------------------------------
 
 
 class Resolve(msgspec.Struct, frozen=True, kw_only=True):
-    """It was processed. `presumed`: no word came back, and the quiet time is over."""
+    """The letter was processed. `presumed`: no verdict arrived within the verdict timeout."""
 
     presumed: bool = False
     strategy: str | None = None
@@ -27,7 +26,7 @@ class Resolve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """It failed again, or no verdict came, and it is to be tried once more at `at`."""
+    """The redrive failed or was not confirmed; the letter is redriven again at `at`."""
 
     at: datetime
     failure: Failure | None = None
@@ -36,8 +35,8 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     result: str = "failed"  # of the attempt: one of `RETRY_RESULTS`
 
 
-class Exhaust(msgspec.Struct, frozen=True, kw_only=True):
-    """It failed for the last time."""
+class Fail(msgspec.Struct, frozen=True, kw_only=True):
+    """The redrive failed and the limit is reached: the letter is failed."""
 
     failure: Failure | None = None
     strategy: str | None = None
@@ -45,29 +44,29 @@ class Exhaust(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Park(msgspec.Struct, frozen=True, kw_only=True):
-    """A person has to look at it. Nothing was tried."""
+    """A person has to decide. Nothing was redriven."""
 
     failure: Failure | None = None
     strategy: str | None = None
     detail: str = ""
 
 
-class Release(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing was tried: given back, due at `at` or as it was."""
+class Unclaim(msgspec.Struct, frozen=True, kw_only=True):
+    """End the claim. Nothing was redriven: the letter is due at `at`, or when it was due before."""
 
     at: datetime | None = None
     strategy: str | None = None
     detail: str = ""
 
 
-Outcome: TypeAlias = Resolve | Retry | Exhaust | Park | Release
+Outcome: TypeAlias = Resolve | Retry | Fail | Park | Unclaim
 RETRY_RESULTS: Final = ("failed", "unconfirmed")
 
 
 class Settlement(msgspec.Struct, frozen=True):
-    """An outcome for a hold."""
+    """An outcome for a claimed letter."""
 
-    hold: Hold
+    claim_token: ClaimToken
     outcome: Outcome
 
 
@@ -75,9 +74,9 @@ class Settlement(msgspec.Struct, frozen=True):
 STEP_OF: Final[dict[type[Outcome], Step]] = {
     Resolve: Step.RESOLVE,
     Retry: Step.RETRY,
-    Exhaust: Step.EXHAUST,
+    Fail: Step.EXHAUST,
     Park: Step.PARK,
-    Release: Step.RETRY,
+    Unclaim: Step.RETRY,
 }
 
 
@@ -154,9 +153,9 @@ STEP_OF_CHANGE: Final[dict[type[Change], Step | None]] = {
 _ACTIONS: Final[dict[type[Outcome | Change], str]] = {
     Resolve: "resolve",
     Retry: "retry",
-    Exhaust: "exhaust",
+    Fail: "exhaust",
     Park: "park",
-    Release: "release",
+    Unclaim: "release",
     Schedule: "schedule",
     Discard: "discard",
     Archive: "archive",
@@ -168,7 +167,7 @@ _ACTIONS: Final[dict[type[Outcome | Change], str]] = {
     SetBroker: "set_broker",
 }
 # How the change log shows that `take` has claimed a letter again for the worker that held it (S10).
-RELEASED: Final = _ACTIONS[Release]
+RELEASED: Final = _ACTIONS[Unclaim]
 RECLAIMED: Final = "claimed again by its worker"
 
 
@@ -198,9 +197,9 @@ def result_of(outcome: Outcome) -> str | None:
             return "presumed" if presumed else "resolved"
         case Retry(result=result):
             return result
-        case Exhaust():
+        case Fail():
             return "failed"
-        case Park() | Release():
+        case Park() | Unclaim():
             return None
 
 
@@ -212,9 +211,9 @@ def attempt_strategy(outcome: Outcome, before: str | None) -> str | None:
     return before or outcome.strategy if isinstance(outcome, Retry) else outcome.strategy or before
 
 
-def state_after(change: Change, before: State) -> State | None:
+def state_after(change: Change, before: LetterState) -> LetterState | None:
     """The state after the change (None: deleted), or a `LifecycleError` if the change is illegal (S22, S23, S51)."""
-    if isinstance(change, SetBroker) and before is State.PROCESSING:
+    if isinstance(change, SetBroker) and before is LetterState.PROCESSING:
         raise LifecycleError(
             f"a {before} letter cannot change its broker: it is being redriven; try again after the redrive"
         )

@@ -18,12 +18,12 @@ from redrive.stores.changes import (
     Discard,
     Outcome,
     Prioritise,
-    Release,
     Resolve,
     Retry,
     Schedule,
     SetBroker,
     Tag,
+    Unclaim,
 )
 
 LONGEST_LEASE: Final = timedelta(days=30)
@@ -148,9 +148,9 @@ def check_outcome(outcome: Outcome) -> None:
     check_text("the detail", outcome.detail)
     if isinstance(outcome, Retry) and outcome.result not in RETRY_RESULTS:
         raise SettingsError(f"a retry's result must be {' or '.join(RETRY_RESULTS)}, not {outcome.result!a}")
-    if isinstance(outcome, Retry | Release) and outcome.at is not None:
+    if isinstance(outcome, Retry | Unclaim) and outcome.at is not None:
         check_time("the time", outcome.at)
-    if not isinstance(outcome, Resolve | Release) and outcome.failure is not None:
+    if not isinstance(outcome, Resolve | Unclaim) and outcome.failure is not None:
         check_time("the time of the failure", outcome.failure.at)
         check_text("the type of the error", storable(outcome.failure.error_type))
 

@@ -22,7 +22,16 @@ from uuid import UUID
 import msgspec
 
 from redrive.errors import FormatError
-from redrive.letters import DeadLetter, Failure, Headers, HeaderValue, Message, Origin, SystemState, Typed
+from redrive.letters import (
+    DeadLetter,
+    Failure,
+    Headers,
+    HeaderValue,
+    Message,
+    Origin,
+    SystemState,
+    TypedValue,
+)
 from redrive.letters.headers import DEEPEST
 
 _ODD: Final = "odd text"  # text that holds lone surrogates, which JSON cannot carry as they are
@@ -126,7 +135,7 @@ def _header(value: HeaderValue, depth: int) -> Any:
             return {"time": value.astimezone(UTC).isoformat()}
         case UUID():
             return {"uuid": str(value)}
-        case Typed():
+        case TypedValue():
             return {"typed": [value.kind, _header(value.value, depth - 1)]}
         case Headers():
             return {"table": _pairs(value, depth - 1)}
@@ -152,11 +161,11 @@ def _from_header(value: Any) -> HeaderValue:
     return value  # type: ignore[no-any-return]  # JSON's own types are header values
 
 
-def _from_typed(pair: Any) -> Typed:
+def _from_typed(pair: Any) -> TypedValue:
     kind, value = pair
     if not isinstance(kind, str):
         raise FormatError("the name of a type is not a text")
-    return Typed(kind, _from_header(value))
+    return TypedValue(kind, _from_header(value))
 
 
 _TAGS: Final[Mapping[str, Callable[[Any], HeaderValue]]] = MappingProxyType(

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from redrive.letters import DeadLetter, Hold, LetterHead
+from redrive.letters import ClaimToken, DeadLetter, LetterHead
 from redrive.stores.base import LEASE, MAX_REDRIVES, JournalLine, LogSize, Page, Rescued, Trimmed
 from redrive.stores.changes import Change, Settlement
 from redrive.stores.checks import (
@@ -87,7 +87,7 @@ class Door(ABC):
         return await self._take(ids, worker, brokers, lease, reclaim=reclaim)
 
     async def extend(
-        self, holds: Sequence[Hold], *, lease: timedelta = LEASE, sent: bool = False
+        self, holds: Sequence[ClaimToken], *, lease: timedelta = LEASE, sent: bool = False
     ) -> list[bool]:
         """S11, S12."""
         check_lease(lease)
@@ -253,7 +253,9 @@ class Door(ABC):
     ) -> Awaitable[list[LetterHead]]: ...
 
     @abstractmethod
-    def _extend(self, holds: Sequence[Hold], lease: timedelta, *, sent: bool) -> Awaitable[list[bool]]: ...
+    def _extend(
+        self, holds: Sequence[ClaimToken], lease: timedelta, *, sent: bool
+    ) -> Awaitable[list[bool]]: ...
 
     @abstractmethod
     def _settle(self, settlements: Sequence[Settlement]) -> Awaitable[list[bool]]: ...

@@ -15,7 +15,7 @@ import msgspec
 
 from redrive.clock import Clock, SystemClock
 from redrive.errors import StoreClosedError
-from redrive.letters import Attempt, DeadLetter, Hold, LetterHead, Note, State, Step
+from redrive.letters import ClaimToken, DeadLetter, LetterHead, LetterState, Note, RedriveAttempt, Step
 from redrive.letters.lifecycle import after
 from redrive.stores.base import (
     LINE_OVERHEAD,
@@ -37,13 +37,13 @@ from redrive.stores.changes import (
     Change,
     Outcome,
     Prioritise,
-    Release,
     Resolve,
     Retry,
     Schedule,
     SetBroker,
     Settlement,
     Tag,
+    Unclaim,
     action_of,
     attempt_strategy,
     describe,
@@ -94,8 +94,8 @@ class MemoryStore(Door):
             answers.append(letter.id not in self._letters)
             if answers[-1]:
                 self._letters[letter.id] = msgspec.structs.replace(
-                    letter, state=State.PENDING, fence=0, dlq_retry_count=0, presumed=False, attempts=(), notes=(),
-                    created_at=stamp, updated_at=stamp, **_FREE,
+                    letter, state=LetterState.PENDING, fence=0, dlq_retry_count=0, presumed=False, attempts=(),
+                    notes=(), created_at=stamp, updated_at=stamp, **_FREE,
                 )  # fmt: skip
         return answers
 
@@ -176,7 +176,7 @@ class MemoryStore(Door):
         due = [
             each
             for each in self._letters.values()
-            if each.broker == broker and each.state is State.PENDING and each.next_retry_at <= now
+            if each.broker == broker and each.state is LetterState.PENDING and each.next_retry_at <= now
         ]
         due.sort(key=lambda letter: (-letter.priority, letter.created_at, letter.id))
         keeper = Gatekeeper(gates, limit)
@@ -215,7 +215,7 @@ class MemoryStore(Door):
         reclaim: bool,
     ) -> list[LetterHead]:
         now = self._now()
-        steps = {State.PENDING: Step.CLAIM, State.MANUAL: Step.REPLAY}
+        steps = {LetterState.PENDING: Step.CLAIM, LetterState.MANUAL: Step.REPLAY}
         heads: list[LetterHead] = []
         for letter_id in dict.fromkeys(ids):
             letter = self._letters.get(letter_id)
@@ -236,7 +236,7 @@ class MemoryStore(Door):
         }  # fmt: skip
         return self._change(letter, step, worker, now, fence=letter.fence + 1, **held)
 
-    async def _extend(self, holds: Sequence[Hold], lease: timedelta, *, sent: bool) -> list[bool]:
+    async def _extend(self, holds: Sequence[ClaimToken], lease: timedelta, *, sent: bool) -> list[bool]:
         now = self._now()
         answers: list[bool] = []
         for hold in holds:
@@ -252,7 +252,7 @@ class MemoryStore(Door):
                     self._note_change(now, letter.locked_by or "", "sent", letter, changed.state, "")
         return answers
 
-    def _held(self, hold: Hold, now: datetime, *, or_sent: bool = False) -> DeadLetter | None:
+    def _held(self, hold: ClaimToken, now: datetime, *, or_sent: bool = False) -> DeadLetter | None:
         """The letter, if this hold is its claim and its lease still runs, or it was sent (S11, S14, S15)."""
         letter = self._letters.get(hold.id)
         if letter is None or letter.fence != hold.fence or letter.lease_until is None:
@@ -263,9 +263,9 @@ class MemoryStore(Door):
 
     async def _settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         now = self._now()
-        return [self._settle_one(one.hold, one.outcome, now) for one in settlements]
+        return [self._settle_one(one.claim_token, one.outcome, now) for one in settlements]
 
-    def _settle_one(self, hold: Hold, outcome: Outcome, now: datetime) -> bool:
+    def _settle_one(self, hold: ClaimToken, outcome: Outcome, now: datetime) -> bool:
         letter = self._held(hold, now, or_sent=True)
         if letter is None:
             return False
@@ -273,9 +273,9 @@ class MemoryStore(Door):
         changes: dict[str, Any] = {"strategy": outcome.strategy or letter.strategy}
         if isinstance(outcome, Resolve):
             changes["presumed"] = outcome.presumed
-        elif not isinstance(outcome, Release) and outcome.failure is not None:
+        elif not isinstance(outcome, Unclaim) and outcome.failure is not None:
             changes |= {"failure": outcome.failure, **failure_fields(outcome.failure)}
-        if isinstance(outcome, Retry | Release) and outcome.at is not None:
+        if isinstance(outcome, Retry | Unclaim) and outcome.at is not None:
             changes["next_retry_at"] = outcome.at
         if result is not None:
             strategy = attempt_strategy(outcome, letter.strategy)
@@ -407,7 +407,7 @@ class MemoryStore(Door):
     def _put(
         self,
         letter: DeadLetter,
-        state: State | None,
+        state: LetterState | None,
         actor: str,
         now: datetime,
         action: str,
@@ -423,7 +423,13 @@ class MemoryStore(Door):
         return _head(changed)
 
     def _note_change(
-        self, now: datetime, actor: str, action: str, letter: DeadLetter, state: State | None, detail: str
+        self,
+        now: datetime,
+        actor: str,
+        action: str,
+        letter: DeadLetter,
+        state: LetterState | None,
+        detail: str,
     ) -> None:
         self._last_line = number = self._last_line + 1
         self._lines.append(
@@ -483,7 +489,7 @@ def _attempted(
     letter: DeadLetter, result: str, now: datetime, strategy: str | None, detail: str
 ) -> dict[str, Any]:
     """One more redrive, and its line in the history (S16, S19)."""
-    attempt = Attempt(
+    attempt = RedriveAttempt(
         number=letter.dlq_retry_count + 1,
         started_at=letter.locked_at or now,
         ended_at=now,

@@ -7,7 +7,7 @@ own. Times are as in `rows`. By which statements the rows are read and written i
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from redrive.letters import State
+from redrive.letters import LetterState
 from redrive.stores.operations import Group, Item, Operation, OperationState
 from redrive.stores.rows import bind, moment
 
@@ -49,7 +49,7 @@ def group_of(
     error_type: str,
     error_text: str,
 ) -> Group:
-    """A group; `counts` are of its letters in each state, in the order of `State`."""
+    """A group; `counts` are of its letters in each state, in the order of `LetterState`."""
     return Group(
         group=name,
         count=size,
@@ -58,5 +58,5 @@ def group_of(
         sources=tuple(sorted(sources)),
         first_seen=moment(first),
         last_seen=moment(last),
-        states={state.value: count for state, count in zip(State, counts, strict=True) if count},
+        states={state.value: count for state, count in zip(LetterState, counts, strict=True) if count},
     )

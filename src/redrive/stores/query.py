@@ -5,7 +5,7 @@ One language for the command line, the console and replay::
     state:pending source:orders.* error:TimeoutError,OSError -tag:vip priority>=5 since:2h "card declined"
 
 Words are ANDed; a comma in a value means OR; a leading `-` negates; `*` at the end of a value matches any
-rest. `parse` turns the text into a `Query`, a plain value that `matches` judges in Python and that each store
+rest. `parse_query` turns the text into a `Query`, a plain value that `matches` judges in Python and that each store
 translates into its own language: `matches` is the meaning, a store's translation must agree with it.
 A query never sees a body: it is answered from heads alone.
 """
@@ -22,7 +22,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from redrive.errors import QueryError, SettingsError, did_you_mean, use_instead
-from redrive.letters import Kind, LetterHead, State
+from redrive.letters import FailureKind, LetterHead, LetterState
 from redrive.letters.letter import storable
 from redrive.rules.durations import parse_duration
 
@@ -63,12 +63,12 @@ _TEXT, _NUMBER, _TIME, _FLAG = FieldKind.TEXT, FieldKind.NUMBER, FieldKind.TIME,
 FIELDS: Final[Mapping[str, Field]] = MappingProxyType(
     {
         "id": Field("id", _TEXT, "the letter's id"),
-        "state": Field("state", _TEXT, "with or without dlq_", tuple(State)),
+        "state": Field("state", _TEXT, "with or without dlq_", tuple(LetterState)),
         "source": Field("source", _TEXT, "queue or topic it was consumed from"),
         "broker": Field("broker", _TEXT, "name of the broker it belongs to"),
         "consumer_group": Field("consumer_group", _TEXT, "consumer group that gave it up"),
         "error": Field("error_type", _TEXT, "type of the error"),
-        "kind": Field("kind", _TEXT, "sort of failure", tuple(Kind)),
+        "kind": Field("kind", _TEXT, "sort of failure", tuple(FailureKind)),
         "reason": Field("reason", _TEXT, "why it was given up"),
         "group": Field("group", _TEXT, "fingerprint of the failure"),
         "correlation": Field("correlation_id", _TEXT, "correlation id"),
@@ -201,7 +201,7 @@ _LONGEST_QUERY: Final = 4096
 _VALUE_PART: Final = re.compile(r'"((?:[^"\\]|\\.)*)"|([^,"]+)')
 
 
-def parse(text: str, *, now: datetime, sort: Sort | None = None) -> Query:
+def parse_query(text: str, *, now: datetime, sort: Sort | None = None) -> Query:
     """The query a person wrote. `now` is what `since:2h` counts back from, `sort` the order if the text has none."""
     if len(text) > _LONGEST_QUERY:
         raise QueryError(f"the filter has {len(text)} characters; at most {_LONGEST_QUERY} are read")

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from redrive.errors import SettingsError, StoreAccessError, StoreClosedError, StoreError
-from redrive.letters import DeadLetter, Hold, LetterHead
+from redrive.letters import ClaimToken, DeadLetter, LetterHead
 from redrive.settings import hide_secrets
 from redrive.stores import server_key, wire
 from redrive.stores.base import JournalLine, LogSize, Page, Rescued, Trimmed
@@ -104,7 +104,7 @@ class RemoteStore(Door):
     ) -> Awaitable[list[LetterHead]]:
         return self._ask("take", ids=ids, worker=worker, brokers=brokers, lease=lease, reclaim=reclaim)
 
-    def _extend(self, holds: Sequence[Hold], lease: timedelta, *, sent: bool) -> Awaitable[list[bool]]:
+    def _extend(self, holds: Sequence[ClaimToken], lease: timedelta, *, sent: bool) -> Awaitable[list[bool]]:
         return self._ask("extend", holds=holds, lease=lease, sent=sent)
 
     def _settle(self, settlements: Sequence[Settlement]) -> Awaitable[list[bool]]:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from redrive.letters import Attempt, DeadLetter, Kind, LetterHead, Note, State
+from redrive.letters import DeadLetter, FailureKind, LetterHead, LetterState, Note, RedriveAttempt
 from redrive.letters.letter import EPOCH
 from redrive.stores.base import JournalLine
 from redrive.stores.cold import pack_content, pack_failure, unpack_content, unpack_failure
@@ -29,8 +29,8 @@ OPTIONAL: Final = frozenset(
     {"consumer_group", "message_id", "tags", "strategy", "assignee"}
 )  # the columns that may be NULL
 
-_STATES: Final = {state.value: state for state in State}  # a look is quicker than a call
-_KINDS: Final = {kind.value: kind for kind in Kind}
+_STATES: Final = {state.value: state for state in LetterState}  # a look is quicker than a call
+_KINDS: Final = {kind.value: kind for kind in FailureKind}
 _TICK: Final = timedelta(microseconds=1)
 _encode_json = msgspec.json.Encoder().encode
 _decode_tags = msgspec.json.Decoder(tuple[str, ...]).decode
@@ -104,7 +104,7 @@ def letter_of(
     row: tuple[Any, ...],
     content: bytes,
     failure: bytes,
-    attempts: tuple[Attempt, ...],
+    attempts: tuple[RedriveAttempt, ...],
     notes: tuple[Note, ...],
 ) -> DeadLetter:
     """The whole letter."""
@@ -117,10 +117,10 @@ def letter_of(
     )
 
 
-def attempt_of(row: tuple[Any, ...]) -> Attempt:
+def attempt_of(row: tuple[Any, ...]) -> RedriveAttempt:
     """The attempt in a row of the table `attempts`."""
     _, number, started_at, ended_at, worker, strategy, result, fence, detail = row
-    return Attempt(
+    return RedriveAttempt(
         number=number,
         started_at=moment(started_at),
         ended_at=moment(ended_at),
@@ -141,8 +141,8 @@ def line_of(row: Iterable[Any]) -> JournalLine:
         actor=actor,
         letter_id=letter_id,
         action=action,
-        before=State(before),
-        after=State(after) if after else None,
+        before=LetterState(before),
+        after=LetterState(after) if after else None,
         detail=detail,
     )
 
@@ -157,7 +157,7 @@ def _fields(row: tuple[Any, ...]) -> dict[str, Any]:
     ) = row  # fmt: skip
     return {
         "id": letter_id,
-        "state": _STATES.get(state) or State(state),
+        "state": _STATES.get(state) or LetterState(state),
         "broker": broker,
         "source": source,
         "consumer_group": consumer_group,
@@ -167,7 +167,7 @@ def _fields(row: tuple[Any, ...]) -> dict[str, Any]:
         "reason": reason,
         "error_type": error_type,
         "error_text": error_text,
-        "kind": _KINDS.get(kind) or Kind(kind),
+        "kind": _KINDS.get(kind) or FailureKind(kind),
         "group": group,
         "priority": priority,
         "tags": read_tags(tags),

@@ -16,7 +16,7 @@ import msgspec
 
 from redrive import errors
 from redrive.errors import FormatError, RedriveError, StoreError
-from redrive.letters import Attempt, DeadLetter, Failure, Hold, LetterHead, Note
+from redrive.letters import ClaimToken, DeadLetter, Failure, LetterHead, Note, RedriveAttempt
 from redrive.settings import LimitSettings
 from redrive.stores.base import JournalLine, LogSize, Page, Rescued, Store, Trimmed
 from redrive.stores.changes import (
@@ -26,17 +26,17 @@ from redrive.stores.changes import (
     Change,
     Delete,
     Discard,
-    Exhaust,
+    Fail,
     Outcome,
     Park,
     Prioritise,
-    Release,
     Resolve,
     Retry,
     Schedule,
     SetBroker,
     Settlement,
     Tag,
+    Unclaim,
 )
 from redrive.stores.cold import pack_content, pack_failure, unpack_content, unpack_failure
 from redrive.stores.expansion import ExpansionBudget
@@ -88,7 +88,7 @@ class _Letter(msgspec.Struct, frozen=True, array_like=True):
     head: LetterHead
     content: bytes
     failure: bytes
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[RedriveAttempt, ...]
     notes: tuple[Note, ...]
 
 
@@ -100,7 +100,7 @@ class _Named(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Settlement(msgspec.Struct, frozen=True, array_like=True):
-    hold: Hold
+    claim_token: ClaimToken
     outcome: _Named
 
 
@@ -118,11 +118,26 @@ class _Query(msgspec.Struct, frozen=True, array_like=True):
 
 
 _HEAD: Final = LetterHead.__struct_fields__
-_OUTCOMES: Final = {kind.__name__: kind for kind in (Resolve, Retry, Exhaust, Park, Release)}
-_CHANGES: Final = {
-    kind.__name__: kind
-    for kind in (Schedule, Discard, Archive, Delete, Assign, Tag, Prioritise, Annotate, SetBroker)
+# The names of outcomes and changes on the wire. They are part of the protocol: they never change.
+_OUTCOMES: Final[Mapping[str, type[Outcome]]] = {
+    "Resolve": Resolve,
+    "Retry": Retry,
+    "Exhaust": Fail,
+    "Park": Park,
+    "Release": Unclaim,
 }
+_CHANGES: Final[Mapping[str, type[Change]]] = {
+    "Schedule": Schedule,
+    "Discard": Discard,
+    "Archive": Archive,
+    "Delete": Delete,
+    "Assign": Assign,
+    "Tag": Tag,
+    "Prioritise": Prioritise,
+    "Annotate": Annotate,
+    "SetBroker": SetBroker,
+}
+_WIRE_NAMES: Final = {kind: name for kinds in (_OUTCOMES, _CHANGES) for name, kind in kinds.items()}
 _pack: Final = msgspec.msgpack.encode
 
 
@@ -152,14 +167,14 @@ def _named_in(named: _Named, kinds: Mapping[str, type[Any]]) -> Any:
 
 
 def _change_out(change: Change) -> _Named:
-    return _Named(type(change).__name__, msgspec.Raw(_pack(change)))
+    return _Named(_WIRE_NAMES[type(change)], msgspec.Raw(_pack(change)))
 
 
 def _outcome_out(outcome: Outcome) -> _Named:
     failure: Failure | None = getattr(outcome, "failure", None)
     if failure is not None:  # as it would be stored: text that is not valid Unicode is only text
         outcome = msgspec.structs.replace(outcome, failure=unpack_failure(pack_failure(failure)))
-    return _Named(type(outcome).__name__, msgspec.Raw(_pack(outcome)))
+    return _Named(_WIRE_NAMES[type(outcome)], msgspec.Raw(_pack(outcome)))
 
 
 def _query_in(query: _Query) -> Query:
@@ -187,7 +202,7 @@ def _query_out(query: Query) -> _Query:
 _OUT: Final[Mapping[str, Callable[[Any], Any]]] = {
     "letters": lambda letters: tuple(_letter_out(letter) for letter in letters),
     "settlements": lambda settlements: tuple(
-        _Settlement(one.hold, _outcome_out(one.outcome)) for one in settlements
+        _Settlement(one.claim_token, _outcome_out(one.outcome)) for one in settlements
     ),
     "change": _change_out,
     "query": _query_out,
@@ -197,7 +212,7 @@ _OUT: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 _IN: Final[Mapping[str, Callable[[Any], Any]]] = {
     "settlements": lambda settlements: [
-        Settlement(one.hold, _named_in(one.outcome, _OUTCOMES)) for one in settlements
+        Settlement(one.claim_token, _named_in(one.outcome, _OUTCOMES)) for one in settlements
     ],
     "change": lambda change: _named_in(change, _CHANGES),
     "query": _query_in,
@@ -255,7 +270,7 @@ VERBS: Final[Mapping[str, Verb]] = MappingProxyType(
             lease=timedelta,
             reclaim=bool,
         ),
-        "extend": _verb("extend", list[bool], holds=tuple[Hold, ...], lease=timedelta, sent=bool),
+        "extend": _verb("extend", list[bool], holds=tuple[ClaimToken, ...], lease=timedelta, sent=bool),
         "settle": _verb("settle", list[bool], settlements=tuple[_Settlement, ...]),
         "rescue": _verb("rescue", list[Rescued], retry_in=timedelta, max_redrives=int, limit=int),
         "overdue": _verb("overdue", list[LetterHead], broker=str, lease=timedelta, limit=int),

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from redrive.letters import DeadLetter, Failure, Headers, Kind, Message, Origin
+from redrive.letters import DeadLetter, Failure, FailureKind, Headers, Message, Origin
 
 BROKER: Final = "rabbitmq"  # of letters for which a test names no other broker
 LONG_AGO: Final = datetime(2026, 2, 11, 11, 0, tzinfo=UTC)
@@ -20,7 +20,7 @@ def a_failure(text: str = "External API timeout after 5000ms", **fields: Any) ->
     """A failure an hour before a `ManualClock` starts."""
     fields.setdefault("error_type", "TimeoutError")
     fields.setdefault("at", LONG_AGO)
-    fields.setdefault("kind", Kind.TIMEOUT)
+    fields.setdefault("kind", FailureKind.TIMEOUT)
     fields.setdefault("retryable", False)
     fields.setdefault("rule", "type TimeoutError")
     return Failure(text=text, **fields)
@@ -41,7 +41,7 @@ def a_letter(key: str = "orders/1", **fields: Any) -> DeadLetter:
     fields.setdefault("reason", "NonRetryableError")
     fields.setdefault("retry_count", 3)
     fields.setdefault("retry_in", timedelta(0))
-    return DeadLetter.bury(message, origin, failure, key=key, **fields)
+    return DeadLetter.create(message, origin, failure, key=key, **fields)
 
 
 def letters(count: int, prefix: str = "orders", **fields: Any) -> list[DeadLetter]:

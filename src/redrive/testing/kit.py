@@ -150,7 +150,7 @@ async def _try(
     pipe = Pipe(on_trial, source, options, clock=clock, classifier=classifier, redactor=redactor)
     job = Job(_Delivery(message, source, count))
     waits: list[timedelta] = []
-    slots = Slots(options.time_budget, lambda _: None)
+    slots = Slots(options.handler_timeout, lambda _: None)
     place = slots.open()
     try:
         step = await pipe.attempt(job, place)

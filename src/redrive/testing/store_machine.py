@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from redrive.clock import Clock
 from redrive.errors import RedriveError
-from redrive.letters import Failure, Hold, Kind, State
+from redrive.letters import ClaimToken, Failure, FailureKind, LetterState
 from redrive.stores.base import Store
 from redrive.stores.changes import (
     Annotate,
@@ -27,23 +27,23 @@ from redrive.stores.changes import (
     Change,
     Delete,
     Discard,
-    Exhaust,
+    Fail,
     Outcome,
     Park,
     Prioritise,
-    Release,
     Resolve,
     Retry,
     Schedule,
     SetBroker,
     Settlement,
     Tag,
+    Unclaim,
 )
 from redrive.stores.gates import Gate
 from redrive.stores.memory import MemoryStore
 from redrive.stores.memos import Memo
 from redrive.stores.operations import Operation, OperationState
-from redrive.stores.query import parse
+from redrive.stores.query import parse_query
 from redrive.testing.clock import ManualClock
 from redrive.testing.factories import a_letter, a_message
 
@@ -88,7 +88,7 @@ def store_machine(
             self.runner = asyncio.Runner()
             self.place = tempfile.TemporaryDirectory(prefix="redrive-machine-", ignore_cleanup_errors=True)
             self.clock = ManualClock()
-            self.holds: list[Hold] = []
+            self.holds: list[ClaimToken] = []
             self.store: Store
             self.model: MemoryStore
 
@@ -173,7 +173,7 @@ def store_machine(
 
         def keep_holds(self, answer: Any) -> None:
             if isinstance(answer, list):
-                self.holds += [head.hold for head in answer]
+                self.holds += [head.claim_token for head in answer]
 
         @rule(data=st.data(), lease=_LEASES, sent=st.booleans())
         def extend(self, data: st.DataObject, lease: timedelta, sent: bool) -> None:  # noqa: FBT001
@@ -181,21 +181,23 @@ def store_machine(
 
         @rule(data=st.data(), wait=_SPANS)
         def settle(self, data: st.DataObject, wait: timedelta) -> None:
-            failure = Failure(error_type="LookupError", text="boom", at=self.clock.now(), kind=Kind.NOT_FOUND)
+            failure = Failure(
+                error_type="LookupError", text="boom", at=self.clock.now(), kind=FailureKind.NOT_FOUND
+            )
             outcomes: list[Outcome] = [
                 Resolve(), Resolve(presumed=True, detail="quiet"),
                 Retry(at=self.clock.now() + wait, strategy="immediate"),
                 Retry(at=self.clock.now() + wait, failure=failure),
-                Retry(at=self.clock.now() + wait, result="unconfirmed"), Exhaust(failure=failure), Exhaust(), Park(),
-                Park(failure=failure, strategy="manual"), Release(), Release(at=self.clock.now() + wait),
+                Retry(at=self.clock.now() + wait, result="unconfirmed"), Fail(failure=failure), Fail(), Park(),
+                Park(failure=failure, strategy="manual"), Unclaim(), Unclaim(at=self.clock.now() + wait),
             ]  # fmt: skip
             chosen = [
                 Settlement(hold, data.draw(st.sampled_from(outcomes))) for hold in self.some_holds(data)
             ]
             self.both("settle", chosen)
 
-        def some_holds(self, data: st.DataObject) -> list[Hold]:
-            known = [*self.holds[-6:], Hold(_IDS[0], 1), Hold("unknown", 1)]
+        def some_holds(self, data: st.DataObject) -> list[ClaimToken]:
+            known = [*self.holds[-6:], ClaimToken(_IDS[0], 1), ClaimToken("unknown", 1)]
             return data.draw(st.lists(st.sampled_from(known), max_size=3))
 
         @rule(retry_in=_SPANS, max_redrives=st.integers(1, 3), limit=st.integers(1, 3))
@@ -213,7 +215,7 @@ def store_machine(
 
         @rule(text=_QUERIES, limit=st.integers(1, 4))
         def page(self, text: str, limit: int) -> None:
-            query = parse(text, now=self.clock.now())
+            query = parse_query(text, now=self.clock.now())
             page = self.both("page", query, limit=limit)
             if page.cursor is not None:
                 self.both("page", query, limit=limit, cursor=page.cursor)
@@ -280,7 +282,9 @@ def store_machine(
         @invariant()
         def all_letters_are_equal(self) -> None:
             heads = self.both("page", limit=100).heads
-            assert all((head.state is State.PROCESSING) is (head.lease_until is not None) for head in heads)
+            assert all(
+                (head.state is LetterState.PROCESSING) is (head.lease_until is not None) for head in heads
+            )
             assert all(head.sent_at is not None for head in heads if head.unconfirmed)
             self.both("load", [head.id for head in heads])
             self.both("journal", limit=1000)

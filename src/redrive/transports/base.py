@@ -101,7 +101,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     window: int = 16  # deliveries that may be out and unsettled (the prefetch)
     max_deliveries: int = 3
     # publish: write the enriched letter, then settle. reject: let the broker move the message as it is.
-    dead_letter: Literal["publish", "reject"] = "publish"
+    dead_letter: Literal["publish", "native"] = "publish"
     dead_letter_queue: str | None = None  # queue or topic of the dead letters; None: `{name}.dlq`
     dead_letter_exchange: str | None = None  # RabbitMQ only; None: `{name}.dlx`
     dead_letter_routing_key: str | None = None  # RabbitMQ only; None: the message's own
@@ -109,7 +109,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     delayed_retry: DelayedRetry | None = (
         None  # RabbitMQ from 4.3 on, quorum queues: what `provision` asks for
     )
-    group: str | None = None  # Kafka only: the consumer group; None: the one that the broker URL names
+    consumer_group: str | None = (
+        None  # Kafka only: the consumer group; None: the one that the broker URL names
+    )
     # Whether every delivery needs a count. A collector looks for no poison: what may be the first or a later delivery
     # comes to it with a `delivery_count` of None, instead of being put back first as a copy with a count.
     counts_deliveries: bool = True
@@ -120,7 +122,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def dlq(self) -> str:
         """Where its dead letters lie. A group has its own: what one gives up, another may have done (D1)."""
-        return self.dead_letter_queue or f"{self.group or self.name}.dlq"
+        return self.dead_letter_queue or f"{self.consumer_group or self.name}.dlq"
 
     @property
     def dlx(self) -> str:

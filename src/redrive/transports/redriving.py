@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import msgspec
 
-from redrive.letters import ConsumerRef, DeadLetter, Hold
+from redrive.letters import ClaimToken, ConsumerRef, DeadLetter
 from redrive.letters.redrive import MAX_ATTEMPTS, Redrive, content_digest, marked, redrive_of
 from redrive.transports.base import Publication, Target
 
@@ -39,11 +39,11 @@ def attempts_of(letter: DeadLetter) -> int:
         redrive = redrive_of(letter.message.headers)
         earlier = 0 if redrive is None else redrive.attempt
     attempts = letter.dlq_retry_count + earlier
-    return attempts if attempts < MAX_ATTEMPTS else MAX_ATTEMPTS
+    return min(MAX_ATTEMPTS, attempts)
 
 
 def publication(
-    letter: DeadLetter, hold: Hold, options: SendOptions, operation: str | None = None
+    letter: DeadLetter, hold: ClaimToken, options: SendOptions, operation: str | None = None
 ) -> Publication:
     """The message to send, and its target."""
     message, destination = letter.message, target(letter, options)

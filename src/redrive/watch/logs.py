@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from redrive.clock import Clock, SystemClock
 from redrive.errors import on_one_line
 from redrive.letters import Failure
-from redrive.letters.event import DeadLetterEvent
+from redrive.letters.event import DeadLettered
 from redrive.letters.message import made_up_correlation_id, own_correlation_id
 from redrive.letters.redact import Redactor
 from redrive.rules.decide import Reason
@@ -119,7 +119,7 @@ class Logs(Silent):
                 fields |= self._failure(failure)
             self._of_delivery(_GIVEN_BACK, source, delivery, fields, delivery.delivery_count or 1)
 
-    def dead_lettered(self, event: DeadLetterEvent) -> None:
+    def dead_lettered(self, event: DeadLettered) -> None:
         """Why a message was dead-lettered, and whether its dead letter is durable."""
         cause = _BY_REASON.get(event.reason, _BY_HANDLER)
         if self._lets(cause, event.source):
@@ -200,7 +200,7 @@ class Logs(Silent):
         fields: dict[str, object] = {"queue_name": source, "suppressed": count}
         self._log(line.level, "%s … and %s more", fields, line.more, f"{count:,}")
 
-    def _write_cause(self, line: _Line, event: DeadLetterEvent) -> None:
+    def _write_cause(self, line: _Line, event: DeadLettered) -> None:
         message_id, count = self._id_of(event), event.delivery_count or 1
         reason = self._clean.line(event.reason)
         error = self._clean.line(event.description or event.failure.text)
@@ -236,7 +236,7 @@ class Logs(Silent):
             "rule": failure.rule,
         }
 
-    def _id_of(self, event: DeadLetterEvent) -> str:
+    def _id_of(self, event: DeadLettered) -> str:
         """The id of the message, or that of the letter if the producer gave none."""
         return self._clean.id(event.message_id or event.letter_id)
 

@@ -25,7 +25,7 @@ from prometheus_client.core import (
 
 from redrive.errors import ConsumerTimeoutError, SettingsError
 from redrive.letters import Failure
-from redrive.letters.event import DeadLetterEvent
+from redrive.letters.event import DeadLettered
 from redrive.letters.letter import storable
 from redrive.letters.redact import Redactor
 from redrive.rules.decide import Reason
@@ -197,7 +197,7 @@ class Metrics(Silent):
         with self._lock:
             (self._queues.get(source) or self._queue(source)).requeued += 1
 
-    def dead_lettered(self, event: DeadLetterEvent) -> None:
+    def dead_lettered(self, event: DeadLettered) -> None:
         """A dead letter is durable, or is not."""
         with self._lock:
             queue = self._queues.get(event.source) or self._queue(event.source)

@@ -15,7 +15,7 @@ from typing import Self, TypeAlias
 
 from redrive.clock import Clock, until_first
 from redrive.errors import RedriveError
-from redrive.letters.event import DeadLetterEvent
+from redrive.letters.event import DeadLettered
 from redrive.letters.report import INTERVAL, PublishReport, encode_report
 from redrive.letters.verdict import QUEUE
 from redrive.transports.base import Outcomes, Publication, Target
@@ -35,7 +35,7 @@ class PublishReporter(Silent):
         self._wake = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
 
-    def dead_lettered(self, event: DeadLetterEvent) -> None:
+    def dead_lettered(self, event: DeadLettered) -> None:
         """Count an attempt that failed, or note that attempts succeed again."""
         report = self._reports.get(event.source)
         if event.durable:
@@ -44,7 +44,7 @@ class PublishReporter(Silent):
         else:
             self._report(event, 1 if report is None else report.failures + 1)
 
-    def _report(self, event: DeadLetterEvent, failures: int) -> None:
+    def _report(self, event: DeadLettered, failures: int) -> None:
         before = self._reports.get(event.source)
         self._reports[event.source] = PublishReport(
             consumer=self._consumer,

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Protocol
 
 from redrive.letters import Failure
-from redrive.letters.event import DeadLetterEvent
+from redrive.letters.event import DeadLettered
 from redrive.transports.base import Delivery
 
 
@@ -61,7 +61,7 @@ class Silent:
     ) -> None:
         """A delivery is released for another delivery; without a failure the handler asked for it."""
 
-    def dead_lettered(self, event: DeadLetterEvent) -> None:
+    def dead_lettered(self, event: DeadLettered) -> None:
         """A dead letter is durable, or could not be made durable."""
 
     def skipped(self, source: str, count: int) -> None:

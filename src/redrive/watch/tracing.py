@@ -29,7 +29,7 @@ from typing import Final, Self
 from redrive._version import __version__
 from redrive.errors import SettingsError
 from redrive.letters import Failure
-from redrive.letters.event import DeadLetterEvent
+from redrive.letters.event import DeadLettered
 from redrive.letters.letter import storable
 from redrive.letters.redact import Redactor
 from redrive.transports.base import Delivery
@@ -89,7 +89,7 @@ class Tracing(Silent):
                 return self._attempt(self._tracer, source, delivery, attempt, correlation_id)
         return None
 
-    def dead_lettered(self, event: DeadLetterEvent) -> None:
+    def dead_lettered(self, event: DeadLettered) -> None:
         """A span for the dead letter."""
         if self._tracer is not None:
             with _unharmed(DEAD_LETTER, event.source):
@@ -128,7 +128,7 @@ class Tracing(Silent):
                     "messaging.message.conversation_id": self._clean.id(correlation_id),
                 }
             )
-        # The letter of this message will name it in the same words (`DeadLetter.bury`).
+        # The letter of this message will name it in the same words (`DeadLetter.create`).
         own = storable(message.message_id) if message.message_id else None
         self._remember((source, own, storable(correlation_id)), span.get_span_context())
         return Attempt(span, source, self._clean)
@@ -140,7 +140,7 @@ class Tracing(Silent):
         if len(attempts) > _REMEMBERED:
             attempts.popitem(last=False)
 
-    def _death(self, tracer: trace.Tracer, event: DeadLetterEvent) -> None:
+    def _death(self, tracer: trace.Tracer, event: DeadLettered) -> None:
         last = self._attempts.get((event.source, event.message_id, event.correlation_id))
         span = tracer.start_span(
             DEAD_LETTER,

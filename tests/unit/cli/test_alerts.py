@@ -236,8 +236,8 @@ def test_a_whole_id_means_that_incident_even_if_another_begins_with_it() -> None
 def test_the_rules_in_force_are_shown_with_where_they_come_from(say: Say) -> None:
     Path("redrive.toml").write_text(
         "[[alert_rules]]\nname = 'dlq-depth'\nwarning = 7\n"
-        "[[alert_rules]]\nname = 'service-failed'\noff = true\n"
-        "[[alert_rules]]\nname = 'too-quiet'\nmeasure = 'ingestion'\nwarning = 1\nbelow = true\ntext = 'quiet'\n"
+        "[[alert_rules]]\nname = 'service-failed'\nenabled = false\n"
+        "[[alert_rules]]\nname = 'too-quiet'\nmeasure = 'ingestion'\nwarning = 1\nbelow = true\nmessage = 'quiet'\n"
     )
     code, out, err = say("rules")
     assert (code, err) == (0, "")
@@ -279,13 +279,13 @@ def test_rule_that_cannot_be_measured_is_shown_with_the_reason(say: Say) -> None
     assert found["dlq-depth"]["not_measured_because"] is None
 
 
-CHAT = "[[notify]]\nname = 'chat'\nkind = 'slack'\nurl = 'http://127.0.0.1:1/T0/secret-path'\n"
+CHAT = "[[notifiers]]\nname = 'chat'\ntype = 'slack'\nurl = 'http://127.0.0.1:1/T0/secret-path'\n"
 
 
 @pytest.mark.parametrize(
     ("words", "settings", "says"),
     [
-        (["test"], "", "no notifiers are configured; add a [[notify]] table to the settings"),
+        (["test"], "", "no notifiers are configured; add a [[notifiers]] table to the settings"),
         (["test", "chat"], "", "no notifiers are configured"),
         (["test", "chatt"], CHAT, "no notifier has the name 'chatt'; did you mean 'chat'?"),
         (["test", "chat", "zzz"], CHAT, "no notifier has the name 'zzz'; use one of chat"),
@@ -318,6 +318,6 @@ def test_a_receiver_that_is_not_there_is_said_without_its_secret(say: Say) -> No
 
 
 def test_one_that_is_not_named_may_be_wrong(say: Say) -> None:
-    Path("redrive.toml").write_text(CHAT + "[[notify]]\nname = 'broken'\nkind = 'slack'\n")
+    Path("redrive.toml").write_text(CHAT + "[[notifiers]]\nname = 'broken'\ntype = 'slack'\n")
     assert say("test", "chat")[0] == 1
     assert "notifier 'broken'" in say("test")[2]

@@ -71,8 +71,8 @@ def test_choice_takes_url_and_name_of_the_option_then_of_the_settings(
 
 
 def test_choice_assumes_the_port_of_the_embedded_broker() -> None:
-    assert choose_broker(read({"serve": {"broker_port": 5700}}), {}, None).url == "amqp://127.0.0.1:5700"
-    assert choose_broker(read({"serve": {"broker_port": 0}}), {}, None).url == "amqp://127.0.0.1:5672"
+    assert choose_broker(read({"embedded": {"port": 5700}}), {}, None).url == "amqp://127.0.0.1:5700"
+    assert choose_broker(read({"embedded": {"port": 0}}), {}, None).url == "amqp://127.0.0.1:5672"
 
 
 def test_registered_name_without_url_asks_for_the_url() -> None:
@@ -164,7 +164,7 @@ async def test_conflict_is_raised_before_anything_is_sent(store: MemoryStore) ->
 
 async def test_default_broker_that_is_not_there_names_the_brokers_of_the_letters(store: MemoryStore) -> None:
     await registered_in(store, events=KAFKA)
-    nobody_listens = read({"serve": {"broker_port": 1}})
+    nobody_listens = read({"embedded": {"port": 1}})
     with pytest.raises(SettingsError) as refused:
         await find_broker(store, nobody_listens, None, await stored(store, 2, "events"))
     for part in (

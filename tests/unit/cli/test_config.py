@@ -76,13 +76,13 @@ def test_setting_is_read_from_a_variable_or_a_file(folder: Path) -> None:
     (folder / "store-url").write_text("postgresql://u:s3cret@host/db\n")
     (folder / "redrive.toml").write_text(
         '[store]\nurl = "file:store-url"\n[broker]\nurl = "env:SHOP_BROKER"\n'
-        '[[notify]]\nname = "ops"\nkind = "slack"\nurl = "env:SLACK"\n'
+        '[[notifiers]]\nname = "ops"\ntype = "slack"\nurl = "env:SLACK"\n'
     )
     environ = {"SHOP_BROKER": "amqp://u:s3cret@host/shop", "SLACK": "https://hooks.example/T/s3cret"}
     settings = load(None, environ)
     assert settings.store.url == "postgresql://u:s3cret@host/db"
     assert settings.broker.url == "amqp://u:s3cret@host/shop"
-    assert settings.notify[0].url == "https://hooks.example/T/s3cret"
+    assert settings.notifiers[0].url == "https://hooks.example/T/s3cret"
     assert run("check", **environ).exit_code == 0
     shown = run("show", **environ)
     assert "s3cret" not in shown.output

@@ -9,7 +9,7 @@ import pytest
 
 from redrive.collect.reading import DAMAGED, NOT_UNDERSTOOD
 from redrive.errors import StoreFullError
-from redrive.letters import Headers, Kind, Message, State
+from redrive.letters import FailureKind, Headers, LetterState, Message
 from redrive.stores.sqlite import SqliteStore
 from redrive.testing import ManualClock
 from redrive.transports import Publication, Source, Target
@@ -68,7 +68,7 @@ async def test_a_message_that_nobody_understands_is_kept_as_it_is_and_marked() -
     assert whole.message.body is None
     assert whole.message.headers == headers
     assert whole.message.key == b"\x01"
-    assert whole.kind is Kind.UNKNOWN
+    assert whole.kind is FailureKind.UNKNOWN
 
 
 async def test_a_message_whose_names_are_no_text_is_kept_and_marked(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ async def test_nothing_is_accepted_while_the_store_is_full() -> None:
         await world.quiet()
     stop.set()
     await asyncio.wait_for(task, 5)
-    assert (await world.the_letter()).state is State.PENDING
+    assert (await world.the_letter()).state is LetterState.PENDING
     assert await world.transport.depth("orders.dlq") == 0
 
 
@@ -211,7 +211,7 @@ async def test_a_second_death_that_is_handed_out_again_is_told_once() -> None:
     await receiver.close()
     await world.collect()
     (letter,) = await world.store.load([held.id])
-    assert (letter.state, letter.dlq_retry_count, letter.notes) == (State.PENDING, 1, ())
+    assert (letter.state, letter.dlq_retry_count, letter.notes) == (LetterState.PENDING, 1, ())
     assert (world.collector.counts.returned, world.collector.counts.known) == (1, 1)
 
 

@@ -5,7 +5,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from redrive.letters import ConsumerRef, DeadLetter, Headers, Hold, LetterHead, Message, Origin, State
+from redrive.letters import (
+    ClaimToken,
+    ConsumerRef,
+    DeadLetter,
+    Headers,
+    LetterHead,
+    LetterState,
+    Message,
+    Origin,
+)
 from redrive.letters.redrive import HEADERS, Redrive, content_digest, marked, redrive_of
 from redrive.letters.verdict import QUEUE, Verdict, resolved, to_messages
 from redrive.stores.changes import Resolve, Settlement
@@ -38,8 +47,8 @@ async def sent_letter(body: bytes = b"order 1", **fields: Any) -> tuple[World, D
     (head,) = await world.heads()
     (held,) = await world.store.take([head.id], "worker-1")
     (letter,) = await world.store.load([held.id])
-    message = publication(letter, held.hold, SendOptions()).message
-    await world.store.extend([held.hold], sent=True)
+    message = publication(letter, held.claim_token, SendOptions()).message
+    await world.store.extend([held.claim_token], sent=True)
     return world, letter, message
 
 
@@ -58,7 +67,7 @@ async def test_redrive_that_dies_where_it_was_sent_returns_to_its_letter() -> No
     await world.collect()
     assert await others(world, letter) == []
     head = await head_of(world, letter)
-    assert (head.state, head.dlq_retry_count) == (State.PENDING, 1)
+    assert (head.state, head.dlq_retry_count) == (LetterState.PENDING, 1)
 
 
 async def test_copy_that_dies_in_another_queue_is_a_letter_of_that_queue() -> None:
@@ -69,7 +78,7 @@ async def test_copy_that_dies_in_another_queue_is_a_letter_of_that_queue() -> No
     assert (other.source, other.message.body, other.derived_from) == ("audit", b"order 1", letter.id)
     assert attempts_of(other) == 0
     assert not set(other.message.headers.names()) & set(HEADERS)
-    assert (await head_of(world, letter)).state is State.PROCESSING, "nobody has said anything of it"
+    assert (await head_of(world, letter)).state is LetterState.PROCESSING, "nobody has said anything of it"
 
 
 async def test_copied_headers_on_other_content_are_a_letter_that_counts_on() -> None:
@@ -80,7 +89,7 @@ async def test_copied_headers_on_other_content_are_a_letter_that_counts_on() -> 
     (other,) = await others(world, letter)
     assert (other.message.body, other.message_id, other.derived_from) == (b"order 2", "m-1", letter.id)
     assert attempts_of(other) == 1
-    assert (await head_of(world, letter)).state is State.PROCESSING
+    assert (await head_of(world, letter)).state is LetterState.PROCESSING
 
 
 async def test_redrive_of_another_broker_is_a_letter_of_its_own() -> None:
@@ -93,7 +102,7 @@ async def test_redrive_of_another_broker_is_a_letter_of_its_own() -> None:
     await put(world, died_in("orders", moved))
     await world.collect()
     assert len(await others(world, letter)) == 1
-    assert (await head_of(world, letter)).state is State.PROCESSING
+    assert (await head_of(world, letter)).state is LetterState.PROCESSING
 
 
 async def test_redrive_whose_place_of_death_is_unknown_is_a_letter_of_its_own() -> None:
@@ -102,12 +111,12 @@ async def test_redrive_whose_place_of_death_is_unknown_is_a_letter_of_its_own() 
     await world.collect()
     (other,) = await others(world, letter)
     assert other.message.body == b"order 1"
-    assert (await head_of(world, letter)).state is State.PROCESSING
+    assert (await head_of(world, letter)).state is LetterState.PROCESSING
 
 
 async def test_redrive_that_dies_after_its_letter_was_resolved_keeps_its_count() -> None:
     world, letter, message = await sent_letter()
-    assert await world.store.settle([Settlement(letter.hold, Resolve())]) == [True]
+    assert await world.store.settle([Settlement(letter.claim_token, Resolve())]) == [True]
     await put(world, died_in("orders", message))
     await world.collect()
     (other,) = await others(world, letter)
@@ -132,7 +141,7 @@ async def test_redrive_of_version_1_is_matched_by_source_and_content(
     is_own: bool,
 ) -> None:
     world, letter, message = await sent_letter()
-    old = marked(letter.message, Redrive(letter.hold, 1))
+    old = marked(letter.message, Redrive(letter.claim_token, 1))
     await put(world, died_in(source, msgspec.structs.replace(message, headers=old, body=body)))
     await world.collect()
     assert len(await others(world, letter)) == (0 if is_own else 1)
@@ -239,7 +248,7 @@ async def test_verdict_of_the_addressed_consumer_resolves_its_letter() -> None:
     redrive = redrive_of(message.headers)
     assert redrive is not None
     await judged(world, resolved(redrive, "orders", world.clock.now()))
-    assert (await head_of(world, letter)).state is State.RESOLVED
+    assert (await head_of(world, letter)).state is LetterState.RESOLVED
 
 
 @pytest.mark.parametrize(("source", "group"), [("audit", ""), ("orders", "audit")])
@@ -248,28 +257,36 @@ async def test_verdict_of_another_consumer_changes_nothing(source: str, group: s
     redrive = redrive_of(message.headers)
     assert redrive is not None
     await judged(world, resolved(redrive, source, world.clock.now(), group))
-    assert (await head_of(world, letter)).state is State.PROCESSING
+    assert (await head_of(world, letter)).state is LetterState.PROCESSING
     assert world.verdicts.counts.other_consumer == 1
 
 
 async def test_verdict_for_another_broker_changes_nothing() -> None:
     world, letter, _ = await sent_letter()
-    redrive = Redrive(letter.hold, 1, None, ConsumerRef("eu", "orders"), content_digest(letter.message))
+    redrive = Redrive(
+        letter.claim_token, 1, None, ConsumerRef("eu", "orders"), content_digest(letter.message)
+    )
     await judged(world, resolved(redrive, "orders", world.clock.now()))
-    assert (await head_of(world, letter)).state is State.PROCESSING
+    assert (await head_of(world, letter)).state is LetterState.PROCESSING
     assert world.verdicts.counts.other_broker == 1
 
 
-@pytest.mark.parametrize(("source", "state"), [("orders", State.RESOLVED), ("audit", State.PROCESSING)])
-async def test_verdict_of_version_1_counts_for_the_source_of_its_letter(source: str, state: State) -> None:
+@pytest.mark.parametrize(
+    ("source", "state"), [("orders", LetterState.RESOLVED), ("audit", LetterState.PROCESSING)]
+)
+async def test_verdict_of_version_1_counts_for_the_source_of_its_letter(
+    source: str, state: LetterState
+) -> None:
     world, letter, _ = await sent_letter()
-    await judged(world, resolved(Redrive(letter.hold, 1), source, world.clock.now()))
+    await judged(world, resolved(Redrive(letter.claim_token, 1), source, world.clock.now()))
     assert (await head_of(world, letter)).state is state
 
 
 def test_origin_of_a_delivery_decides_whether_a_redrive_is_its_own() -> None:
     message = Message(body=b"x", key=b"k")
-    redrive = Redrive(Hold("l", 1), 1, None, ConsumerRef("events", "orders", "shop"), content_digest(message))
+    redrive = Redrive(
+        ClaimToken("l", 1), 1, None, ConsumerRef("events", "orders", "shop"), content_digest(message)
+    )
     origin = Origin(transport="kafka", source="orders", consumer_group="shop")
     assert redrive.is_addressed_to(origin.source, origin.consumer_group)
     assert not redrive.is_addressed_to("orders", "audit")

@@ -7,7 +7,7 @@ import pytest
 from redrive.collect.reading import Reader
 from redrive.formats import onex
 from redrive.formats.told import opened
-from redrive.letters import Headers, HeaderValue, Message, Origin, State
+from redrive.letters import Headers, HeaderValue, LetterState, Message, Origin
 from redrive.letters.redact import Redactor
 from redrive.rules import Classifier, StrategyOptions
 from redrive.testing import ManualClock, a_failure
@@ -78,4 +78,4 @@ async def test_a_redrive_that_died_again_within_an_onex_record_returns_to_its_le
     # Then it is the same letter
     letter = await world.the_letter()
     assert world.collector.counts.returned == 1
-    assert (letter.state, letter.error_type) == (State.PENDING, "TimeoutError")
+    assert (letter.state, letter.error_type) == (LetterState.PENDING, "TimeoutError")

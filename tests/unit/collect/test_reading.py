@@ -9,7 +9,7 @@ import pytest
 
 from redrive.collect.reading import Reader
 from redrive.formats import own, told as formats
-from redrive.letters import DeadLetter, Headers, HeaderValue, Kind, Message, Origin, SystemState
+from redrive.letters import DeadLetter, FailureKind, Headers, HeaderValue, Message, Origin, SystemState
 from redrive.letters.failure import fingerprint
 from redrive.letters.redact import Redactor
 from redrive.rules import Classifier, StrategyOptions
@@ -45,9 +45,9 @@ def test_what_the_same_redactor_has_cleaned_is_not_cleaned_again() -> None:
     for other in (
         None,
         "",
-        Redactor(off=["card"]).name,
+        Redactor(disabled=["card"]).name,
         Redactor(terms=["shop"]).name,
-        Redactor("whole").name,
+        Redactor("text").name,
     ):
         letter = read(dead(**failure, redacted=other))
         assert "hunter2" not in f"{letter.failure.text}{letter.failure.stack}{letter.error_text}"
@@ -80,10 +80,10 @@ def test_a_group_that_is_no_fingerprint_is_made_anew(group: HeaderValue) -> None
 
 
 def test_what_the_consumer_decided_is_not_decided_again() -> None:
-    headers = dead(kind=Kind.RATE_LIMITED, retryable=False, rule="the shop's own")
+    headers = dead(kind=FailureKind.RATE_LIMITED, retryable=False, rule="the shop's own")
     letter = read(headers)  # by its words it would be a timeout, and worth a retry
     assert (letter.kind, letter.failure.retryable, letter.failure.rule) == (
-        Kind.RATE_LIMITED,
+        FailureKind.RATE_LIMITED,
         False,
         "the shop's own",
     )
@@ -91,10 +91,10 @@ def test_what_the_consumer_decided_is_not_decided_again() -> None:
 
 @pytest.mark.parametrize("missing", ["redrive-failure-kind", "redrive-retryable", "redrive-error-rule"])
 def test_what_is_not_told_is_found_by_the_words(missing: str) -> None:
-    headers = dead(kind=Kind.TIMEOUT, retryable=False, rule="text:timeout")
+    headers = dead(kind=FailureKind.TIMEOUT, retryable=False, rule="text:timeout")
     del headers[missing]
     letter = read(headers)
-    assert letter.kind is Kind.TIMEOUT
+    assert letter.kind is FailureKind.TIMEOUT
     assert letter.failure.rule
 
 

@@ -10,7 +10,7 @@ from redrive.consume import Context
 from redrive.errors import SettingsError
 from redrive.formats import own
 from redrive.formats.told import opened
-from redrive.letters import DeadLetter, Headers, Message, Origin, Typed
+from redrive.letters import DeadLetter, Headers, Message, Origin, TypedValue
 from redrive.letters.redact import Redactor
 from redrive.rules import Classifier, StrategyOptions
 from redrive.testing.factories import a_letter
@@ -34,7 +34,7 @@ def died(headers: dict[str, Any], **letter: Any) -> Headers:
 
 @pytest.mark.parametrize(
     "value",
-    ["vip, eu", "vip,eu,vip,, ", b"vip,eu", ["vip", "eu"], Typed("S", b"vip,eu")],
+    ["vip, eu", "vip,eu,vip,, ", b"vip,eu", ["vip", "eu"], TypedValue("S", b"vip,eu")],
     ids=["text", "repeated", "bytes", "list", "typed"],
 )
 def test_tags_of_the_producer_are_read(value: Any) -> None:

@@ -1,23 +1,29 @@
-"""When a source floods, as `FloodOptions` says it (H9); the breaker itself is tested beside the rules."""
+"""When a source floods, as `ConsumeBreakerOptions` says it (H9); the breaker itself is tested beside the rules."""
 
 from datetime import timedelta
 
 import pytest
 
-from redrive import FloodOptions
+from redrive import ConsumeBreakerOptions
 from redrive.errors import SettingsError
 
 
 def test_without_a_word_sixteen_failures_among_the_last_twenty_pause_a_source_for_five_seconds() -> None:
-    options = FloodOptions()
-    assert (options.share, options.least) == (0.8, 20)
-    assert (options.pause, options.longest) == (timedelta(seconds=5), timedelta(minutes=1))
+    options = ConsumeBreakerOptions()
+    assert (options.failure_rate, options.window) == (0.8, 20)
+    assert (options.pause, options.max_pause) == (timedelta(seconds=5), timedelta(minutes=1))
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"share": 0}, {"share": 1.1}, {"least": 0}, {"pause": timedelta(0)}, {"pause": timedelta(hours=1)}],
+    [
+        {"failure_rate": 0},
+        {"failure_rate": 1.1},
+        {"window": 0},
+        {"pause": timedelta(0)},
+        {"pause": timedelta(hours=1)},
+    ],
 )
 def test_options_that_make_no_sense_are_refused_by_name(wrong: dict[str, object]) -> None:
-    with pytest.raises(SettingsError, match="flood breaker"):
-        FloodOptions(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="consume breaker"):
+        ConsumeBreakerOptions(**wrong)  # type: ignore[arg-type]

@@ -22,7 +22,9 @@ from tests.unit.consume.test_runner import Heard
 from tests.unit.watch.deliveries import ADelivery
 
 SOON = timedelta(milliseconds=1)
-OPTIONS = ConsumeOptions(backoff=Fixed(SOON), flood=None, attempts=1, stop_timeout=timedelta(seconds=10))
+OPTIONS = ConsumeOptions(
+    backoff=Fixed(SOON), breaker=None, attempts=1, shutdown_timeout=timedelta(seconds=10)
+)
 
 
 class Durable(MemoryTransport):
@@ -185,7 +187,7 @@ async def test_trial_that_asks_for_another_delivery_is_poison(world: World) -> N
 
     async def again(body: bytes, context: Context) -> None:
         world.seen.append(body)
-        context.give_back()
+        context.requeue()
 
     async with world.consuming(again):
         await world.heard.until("durable", 1)
@@ -197,7 +199,7 @@ async def test_failures_in_this_process_count_without_a_trial(world: World) -> N
 
     async def again(body: bytes, context: Context) -> None:
         world.seen.append(body)
-        context.give_back()
+        context.requeue()
 
     async with world.consuming(again):
         await world.heard.until("durable", 1)

@@ -10,8 +10,8 @@ import pytest
 from redrive.app import App
 from redrive.consume import ConsumeOptions, Context
 from redrive.errors import SettingsError
-from redrive.letters import Headers, Kind, Message
-from redrive.rules import DeadLetterIt, Fixed, GiveBack, Listed, Rule, when_text
+from redrive.letters import FailureKind, Headers, Message
+from redrive.rules import DeadLetterIt, DelayList, Fixed, GiveBack, Rule, when_text
 from redrive.settings import read
 from redrive.testing import ManualClock
 from redrive.testing.kit import try_handler, try_message
@@ -46,7 +46,7 @@ async def test_a_delivery_above_the_limit_is_poison_and_its_handler_is_not_run()
     assert trial.decision == DeadLetterIt("PoisonMessage", "Message exceeded maximum delivery count of 3")
     assert trial.attempts == 0
     assert trial.letter is not None
-    assert trial.letter.kind is Kind.CRASH
+    assert trial.letter.kind is FailureKind.CRASH
     assert trial.letter.retry_count == 9
 
 
@@ -62,7 +62,7 @@ async def test_a_non_retryable_failure_is_dead_lettered_at_once_and_says_nothing
 
 
 async def test_a_retryable_failure_is_tried_three_times_and_given_back() -> None:
-    options = ConsumeOptions(backoff=Listed(timedelta(seconds=5), timedelta(seconds=15)))
+    options = ConsumeOptions(backoff=DelayList(timedelta(seconds=5), timedelta(seconds=15)))
     trial = await try_handler(flaky, {"id": 1}, options=options)
     assert trial.given_back
     assert trial.attempts == 3
@@ -90,10 +90,10 @@ async def test_a_handler_that_hangs_is_ended_and_its_message_dead_lettered() -> 
     async def hangs(order: Order) -> None:
         await asyncio.sleep(3600)
 
-    options = ConsumeOptions(time_budget=timedelta(milliseconds=20))
+    options = ConsumeOptions(handler_timeout=timedelta(milliseconds=20))
     trial = await try_handler(hangs, {"id": 1}, options=options)
     assert trial.letter is not None
-    assert trial.letter.kind is Kind.TIMEOUT
+    assert trial.letter.kind is FailureKind.TIMEOUT
 
 
 async def test_plain_functions_run_in_a_thread() -> None:
@@ -149,7 +149,7 @@ async def test_a_handler_may_dead_letter_by_itself(swallow: bool) -> None:
     trial = await try_handler(picky, {"id": 1})
     assert trial.letter is not None
     assert trial.letter.reason == "CreditLimit"
-    assert trial.letter.kind is Kind.BUSINESS
+    assert trial.letter.kind is FailureKind.BUSINESS
     assert "above the limit" in trial.letter.error_text
     assert "hunter2" not in trial.letter.error_text
 
@@ -157,7 +157,7 @@ async def test_a_handler_may_dead_letter_by_itself(swallow: bool) -> None:
 @pytest.mark.parametrize("after", ["10m", timedelta(minutes=10)])
 async def test_a_handler_may_give_back_even_on_the_last_delivery(after: timedelta | str) -> None:
     async def later(order: Order, context: Context) -> None:
-        context.give_back(after)
+        context.requeue(after)
 
     trial = await try_handler(later, {"id": 1}, delivery_count=3)
     assert trial.decision == GiveBack(timedelta(minutes=10))
@@ -196,8 +196,8 @@ async def test_a_correlation_id_that_has_to_be_made_stays_the_same() -> None:
 
 
 async def test_an_app_is_tried_with_its_own_options_and_rules() -> None:
-    rule = Rule("dup", Kind.BUSINESS, None, when_text("duplicate invoice"))
-    app = App("memory:", settings=read({"retry": {"attempts": 2}}), rules=[rule])
+    rule = Rule("dup", FailureKind.BUSINESS, None, when_text("duplicate invoice"))
+    app = App("memory:", settings=read({"consume": {"attempts": 2}}), rules=[rule])
 
     @app.consume("invoices", max_deliveries=1)
     async def handle(order: Order) -> None:

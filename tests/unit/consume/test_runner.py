@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from redrive.clock import Clock, SystemClock
-from redrive.consume import ConsumeOptions, Consumer, Context, FloodOptions, Handler, Subscription
+from redrive.consume import ConsumeBreakerOptions, ConsumeOptions, Consumer, Context, Handler, Subscription
 from redrive.consume.callbacks import Callback
 from redrive.consume.context import Asked
 from redrive.consume.slots import Slots
 from redrive.errors import SettingsError
 from redrive.formats import own
 from redrive.letters import Failure, Message
-from redrive.letters.event import DeadLetterEvent
+from redrive.letters.event import DeadLettered
 from redrive.letters.redact import Redactor
 from redrive.rules import Classifier, Fixed, ManualDeadLetter
 from redrive.testing import ManualClock
@@ -27,7 +27,7 @@ from redrive.transports import Delivery, Publication, Source, Target
 from redrive.transports.memory import MemoryBroker, MemoryTransport
 
 SOON = timedelta(milliseconds=1)
-QUICK = ConsumeOptions(backoff=Fixed(SOON), flood=None, stop_timeout=timedelta(seconds=5))
+QUICK = ConsumeOptions(backoff=Fixed(SOON), breaker=None, shutdown_timeout=timedelta(seconds=5))
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -44,7 +44,7 @@ class Heard:
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
-        self.events: list[DeadLetterEvent] = []
+        self.events: list[DeadLettered] = []
         self.failures: list[tuple[str, str]] = []
         self.waits: list[timedelta] = []
         self.attempts: list[tuple[int, Failure]] = []
@@ -80,7 +80,7 @@ class Heard:
     ) -> None:
         self._count("given_back")
 
-    def dead_lettered(self, event: DeadLetterEvent) -> None:
+    def dead_lettered(self, event: DeadLettered) -> None:
         self.events.append(event)
         self._count("durable" if event.durable else "not_durable")
 
@@ -191,7 +191,10 @@ async def test_those_who_wait_for_another_attempt_block_nobody() -> None:
     clock = ManualClock()
     world = World(clock, window=4)
     options = ConsumeOptions(
-        backoff=Fixed(timedelta(hours=1)), longest_wait=timedelta(hours=2), flood=None, concurrency=2
+        backoff=Fixed(timedelta(hours=1)),
+        max_in_process_delay=timedelta(hours=2),
+        breaker=None,
+        concurrency=2,
     )
 
     async def handle(body: bytes) -> None:
@@ -207,7 +210,7 @@ async def test_those_who_wait_for_another_attempt_block_nobody() -> None:
 async def test_a_retry_waits_as_long_as_its_backoff_says() -> None:
     clock = ManualClock()
     world, tries = World(clock), 0
-    options = ConsumeOptions(backoff=Fixed(timedelta(seconds=30)), flood=None)
+    options = ConsumeOptions(backoff=Fixed(timedelta(seconds=30)), breaker=None)
 
     async def handle(body: bytes) -> None:
         nonlocal tries
@@ -259,7 +262,7 @@ async def test_the_source_keeps_its_message_until_its_dead_letter_is_durable() -
     async def handle(body: bytes) -> None:
         raise ValueError("no") if body == b"good" else PermissionError("no")
 
-    async with world.consuming(handle, ConsumeOptions(flood=None)):
+    async with world.consuming(handle, ConsumeOptions(breaker=None)):
         world.broker.refuse("orders.dlq", "disk full")
         await world.send(b"bad")
         await world.heard.until("not_durable", 1)
@@ -285,7 +288,7 @@ async def test_in_the_mode_best_effort_what_cannot_be_written_is_settled_and_cou
     async def handle(body: bytes) -> None:
         raise PermissionError("no")
 
-    async with world.consuming(handle, ConsumeOptions(flood=None, best_effort=True)):
+    async with world.consuming(handle, ConsumeOptions(breaker=None, best_effort=True)):
         world.broker.refuse("orders.dlq", "disk full")
         await world.send(b"bad")
         await world.heard.until("not_durable", 1)
@@ -297,7 +300,7 @@ async def test_in_the_mode_best_effort_what_cannot_be_written_is_settled_and_cou
 
 async def test_a_handler_that_hangs_is_ended_and_others_go_on() -> None:
     world = World()
-    options = ConsumeOptions(time_budget=timedelta(milliseconds=30), flood=None, concurrency=2)
+    options = ConsumeOptions(handler_timeout=timedelta(milliseconds=30), breaker=None, concurrency=2)
 
     async def handle(body: bytes) -> None:
         if body == b"hang":
@@ -314,7 +317,7 @@ async def test_a_handler_that_hangs_is_ended_and_others_go_on() -> None:
 
 async def test_a_handler_that_does_not_listen_when_it_is_ended_still_completes() -> None:
     world = World()
-    options = ConsumeOptions(time_budget=timedelta(milliseconds=20), flood=None, concurrency=1)
+    options = ConsumeOptions(handler_timeout=timedelta(milliseconds=20), breaker=None, concurrency=1)
 
     async def stubborn(body: bytes) -> None:
         try:
@@ -336,7 +339,7 @@ async def test_what_a_handler_waited_for_may_be_cancelled_without_hurting_the_co
             future.cancel()
             await future
 
-    async with world.consuming(handle, ConsumeOptions(flood=None, attempts=1, max_deliveries=1)):
+    async with world.consuming(handle, ConsumeOptions(breaker=None, attempts=1, max_deliveries=1)):
         await world.send(b"bad", b"good")
         await world.heard.until("completed", 1)
         await world.heard.until("durable", 1)
@@ -345,7 +348,7 @@ async def test_what_a_handler_waited_for_may_be_cancelled_without_hurting_the_co
 
 async def test_a_thread_that_hangs_is_left_and_others_go_on() -> None:
     world = World()
-    options = ConsumeOptions(time_budget=timedelta(milliseconds=400), flood=None, concurrency=1)
+    options = ConsumeOptions(handler_timeout=timedelta(milliseconds=400), breaker=None, concurrency=1)
     go_on = threading.Event()
     threads: list[str] = []
 
@@ -385,7 +388,7 @@ async def test_stopping_lets_handlers_end_and_gives_the_rest_back() -> None:
         await asyncio.sleep(0.05)
         ended.append(body)
 
-    options = ConsumeOptions(concurrency=1, flood=None)
+    options = ConsumeOptions(concurrency=1, breaker=None)
     async with world.consuming(handle, options) as consumer:
         await world.send(*[str(number).encode() for number in range(10)])
         await begun.wait()
@@ -404,7 +407,7 @@ async def test_stopping_does_not_count_against_messages_that_nobody_began() -> N
         seen.append((body, context.delivery_count))
         await asyncio.sleep(0.01)
 
-    options = ConsumeOptions(concurrency=1, flood=None)
+    options = ConsumeOptions(concurrency=1, breaker=None)
     for turn in range(5):
         async with world.consuming(handle, options):
             if not turn:
@@ -424,7 +427,7 @@ async def test_a_handler_that_does_not_end_in_time_is_left_and_its_message_goes_
         begun.set()
         await asyncio.sleep(3600)
 
-    options = ConsumeOptions(stop_timeout=timedelta(milliseconds=20), flood=None)
+    options = ConsumeOptions(shutdown_timeout=timedelta(milliseconds=20), breaker=None)
     async with world.consuming(handle, options) as consumer:
         await world.send(b"x")
         await begun.wait()
@@ -440,7 +443,7 @@ async def test_those_who_wait_for_another_attempt_go_back_when_it_stops() -> Non
     async def handle(body: bytes) -> None:
         raise ConnectionResetError
 
-    options = ConsumeOptions(backoff=Fixed(timedelta(seconds=50)), flood=None)
+    options = ConsumeOptions(backoff=Fixed(timedelta(seconds=50)), breaker=None)
     before = time.monotonic()
     async with world.consuming(handle, options):
         await world.send(b"x")
@@ -459,7 +462,7 @@ async def test_a_lost_connection_gives_duplicates_that_are_counted_and_no_loss()
         await go_on.wait()
         seen.append(body)
 
-    async with world.consuming(handle, ConsumeOptions(concurrency=2, flood=None)):
+    async with world.consuming(handle, ConsumeOptions(concurrency=2, breaker=None)):
         await world.send(*[str(number).encode() for number in range(8)])
         await begun.wait()
         world.broker.cut()
@@ -482,7 +485,7 @@ async def test_connections_that_are_cut_make_no_poison_of_harmless_messages() ->
         seen[body] += 1
 
     bodies = [str(number).encode() for number in range(10)]
-    async with world.consuming(handle, ConsumeOptions(concurrency=2, flood=None)):
+    async with world.consuming(handle, ConsumeOptions(concurrency=2, breaker=None)):
         await world.send(*bodies)
         for cuts in range(1, 7):
             await world.heard.until("received", 10 * cuts)
@@ -503,7 +506,7 @@ async def test_a_flood_of_failures_pauses_the_source_and_a_probe_ends_it() -> No
     clock = ManualClock()
     world, healthy = World(clock), False
     options = ConsumeOptions(
-        attempts=1, max_deliveries=1, flood=FloodOptions(least=10, pause=timedelta(seconds=5))
+        attempts=1, max_deliveries=1, breaker=ConsumeBreakerOptions(window=10, pause=timedelta(seconds=5))
     )
 
     async def handle(body: bytes) -> None:
@@ -540,7 +543,7 @@ async def test_a_success_that_is_the_last_the_breaker_has_to_see_pauses_the_sour
         attempts=1,
         max_deliveries=1,
         concurrency=1,
-        flood=FloodOptions(least=10, share=0.9, pause=timedelta(seconds=5)),
+        breaker=ConsumeBreakerOptions(window=10, failure_rate=0.9, pause=timedelta(seconds=5)),
     )
 
     async def handle(body: bytes) -> None:
@@ -568,7 +571,7 @@ async def test_a_probe_that_is_tried_again_does_not_hold_the_breaker_for_ever() 
         attempts=3,
         max_deliveries=1,
         backoff=Fixed(SOON),
-        flood=FloodOptions(least=2, pause=timedelta(seconds=1)),
+        breaker=ConsumeBreakerOptions(window=2, pause=timedelta(seconds=1)),
     )
 
     async def handle(body: bytes) -> None:
@@ -598,20 +601,20 @@ async def test_callbacks_are_told_of_each_dead_letter_and_one_that_fails_hurts_n
     told: list[tuple[str, str]] = []
     done = asyncio.Event()
 
-    async def broken(event: DeadLetterEvent) -> None:
+    async def broken(event: DeadLettered) -> None:
         raise RuntimeError("pager is down")
 
-    def plain(event: DeadLetterEvent) -> None:
+    def plain(event: DeadLettered) -> None:
         told.append(("plain", event.reason))
 
-    async def last(event: DeadLetterEvent) -> None:
+    async def last(event: DeadLettered) -> None:
         told.append(("async", event.letter_id))
         done.set()
 
     async def handle(body: bytes) -> None:
         raise PermissionError("no")
 
-    async with world.consuming(handle, ConsumeOptions(flood=None), [broken, plain, last]):
+    async with world.consuming(handle, ConsumeOptions(breaker=None), [broken, plain, last]):
         await world.send(b"x")
         await asyncio.wait_for(done.wait(), 5)
     assert told == [("plain", "NonRetryableError"), ("async", world.heard.events[0].letter_id)]
@@ -627,7 +630,7 @@ async def test_a_handler_may_give_its_message_back_for_later() -> None:
     async def handle(body: bytes, context: Context) -> None:
         counts.append(context.delivery_count)
         if context.delivery_count == 1:
-            context.give_back("10m")
+            context.requeue("10m")
 
     async with world.consuming(handle):
         await world.send(b"x")
@@ -729,7 +732,7 @@ async def test_a_source_that_does_not_exist_ends_the_consumer_with_its_error() -
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"concurrency": 0}, {"attempts": 0}, {"max_deliveries": 0}, {"time_budget": timedelta(0)}]
+    "wrong", [{"concurrency": 0}, {"attempts": 0}, {"max_deliveries": 0}, {"handler_timeout": timedelta(0)}]
 )
 def test_options_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError):
@@ -777,7 +780,7 @@ class Severe(BaseException):
 
 
 ENDS = [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), Severe("severe")]
-ONE_TRY = ConsumeOptions(backoff=Fixed(SOON), flood=None, attempts=1, max_deliveries=1)
+ONE_TRY = ConsumeOptions(backoff=Fixed(SOON), breaker=None, attempts=1, max_deliveries=1)
 
 
 async def asynchronous(error: BaseException) -> Callable[..., Any]:
@@ -842,13 +845,13 @@ async def test_decoder_that_raises_a_base_exception_is_a_failed_attempt(error: B
 async def test_callback_that_raises_a_base_exception_affects_no_other(error: BaseException) -> None:
     world, told = World(), list[str]()
 
-    async def on_loop(event: DeadLetterEvent) -> None:
+    async def on_loop(event: DeadLettered) -> None:
         raise error
 
-    def in_thread(event: DeadLetterEvent) -> None:
+    def in_thread(event: DeadLettered) -> None:
         raise error
 
-    def well(event: DeadLetterEvent) -> None:
+    def well(event: DeadLettered) -> None:
         told.append(event.letter_id)
 
     async def handle(body: bytes) -> None:
@@ -914,7 +917,7 @@ async def test_each_failed_attempt_is_reported_with_its_stack() -> None:
     async def handle(body: bytes) -> None:
         raise ConnectionResetError("password=hunter2x9 refused")
 
-    options = ConsumeOptions(backoff=Fixed(SOON), flood=None, attempts=2, max_deliveries=2)
+    options = ConsumeOptions(backoff=Fixed(SOON), breaker=None, attempts=2, max_deliveries=2)
     async with world.consuming(handle, options):
         await world.send(b"bad")
         await world.heard.until("durable", 1)

@@ -12,14 +12,14 @@ from redrive.demo.run import Options, write_settings
 from redrive.demo.shop import AnswerError, Mail, Payment, ask
 from redrive.demo.traffic import PLAN, ROUND, Mishap, mishaps
 from redrive.errors import SettingsError
-from redrive.letters import Kind
+from redrive.letters import FailureKind
 from redrive.letters.redact import Redactor
 from redrive.rules import Classifier, judged
 from redrive.settings import load
 from redrive.testing import ManualClock
 
 
-async def kind_of(url: str, path: str, what: object) -> tuple[Kind, timedelta | None]:
+async def kind_of(url: str, path: str, what: object) -> tuple[FailureKind, timedelta | None]:
     """What the error of a handler that asks for this is taken for."""
     with pytest.raises(Exception) as raised:
         await asyncio.to_thread(ask, url, path, what)
@@ -35,16 +35,16 @@ async def test_the_bank_fails_in_every_way_a_bank_can() -> None:
         good = Payment(1, "somebody", "good", 1.0)
         await asyncio.to_thread(ask, outside.bank_url, "/charge", good)
         stolen = Payment(2, "somebody", STOLEN, 1.0)
-        assert await kind_of(outside.bank_url, "/charge", stolen) == (Kind.DENIED, None)
+        assert await kind_of(outside.bank_url, "/charge", stolen) == (FailureKind.DENIED, None)
         many = Payment(3, WHOLESALE, "good", 1.0)
         for _ in range(2):
             await asyncio.to_thread(ask, outside.bank_url, "/charge", many)
         kind, wait = await kind_of(outside.bank_url, "/charge", many)
-        assert kind is Kind.RATE_LIMITED
+        assert kind is FailureKind.RATE_LIMITED
         assert wait is not None
         assert timedelta(0) < wait <= timedelta(seconds=2)
         await outside.bank_goes_down()
-        assert await kind_of(outside.bank_url, "/charge", good) == (Kind.NETWORK, None)
+        assert await kind_of(outside.bank_url, "/charge", good) == (FailureKind.NETWORK, None)
         await outside.bank_comes_back()
         await asyncio.to_thread(ask, outside.bank_url, "/charge", good)
     finally:
@@ -57,7 +57,7 @@ async def test_a_mailbox_that_never_answers_is_a_timeout() -> None:
     try:
         await asyncio.to_thread(ask, outside.mail_url, "/deliver", Mail(1, "a@example.org", "Hello"))
         silent = Mail(2, "nobody@silent.example", "Hello")
-        assert await kind_of(outside.mail_url, "/deliver", silent) == (Kind.TIMEOUT, None)
+        assert await kind_of(outside.mail_url, "/deliver", silent) == (FailureKind.TIMEOUT, None)
     finally:
         await outside.close()
 
@@ -92,7 +92,7 @@ def test_each_mishap_happens_once_in_each_round_however_time_is_cut() -> None:
 def test_the_settings_are_valid_and_all_within_the_directory(tmp_path: Path) -> None:
     place = tmp_path / 'a "shop"'
     settings = load(write_settings(Options(directory=place, port=1234)), {})
-    assert (settings.serve.data, settings.serve.port) == (str(place), 1234)
+    assert (settings.server.data_directory, settings.server.port) == (str(place), 1234)
     assert settings.store.url == f"sqlite:{place}/redrive.db"
     with pytest.raises(SettingsError, match="not empty"):
         write_settings(Options(directory=place))

@@ -6,17 +6,17 @@ import pytest
 
 from redrive.demo.story import Story, ordinal
 from redrive.demo.view import Lines, summary_in_words
-from redrive.letters import DeadLetter, Failure, Kind, Message, Origin, State
-from redrive.stores.changes import Exhaust, Park, Release, Resolve, Retry, Settlement
+from redrive.letters import DeadLetter, Failure, FailureKind, LetterState, Message, Origin
+from redrive.stores.changes import Fail, Park, Resolve, Retry, Settlement, Unclaim
 from redrive.stores.memory import MemoryStore
 from redrive.testing import ManualClock
 
 
-def dead(clock: ManualClock, name: str, kind: Kind = Kind.NETWORK) -> DeadLetter:
+def dead(clock: ManualClock, name: str, kind: FailureKind = FailureKind.NETWORK) -> DeadLetter:
     failure = Failure(error_type="ConnectionRefusedError", text="refused", at=clock.now(), kind=kind)
     message = Message(body=b"{}", message_id=name)
     origin = Origin(transport="rabbitmq", source="payments")
-    return DeadLetter.bury(message, origin, failure, key=name, reason="NonRetryableError")
+    return DeadLetter.create(message, origin, failure, key=name, reason="NonRetryableError")
 
 
 class World:
@@ -28,11 +28,11 @@ class World:
     async def told(self) -> list[str]:
         return [event.text for event in await self.story.look(self.store)]
 
-    async def settle(self, outcome: Exhaust | Park | Release | Resolve | Retry) -> None:
+    async def settle(self, outcome: Fail | Park | Unclaim | Resolve | Retry) -> None:
         self.clock.advance(timedelta(seconds=1))
         [head] = await self.store.claim("worker", broker="rabbitmq", limit=1)
         self.clock.advance(timedelta(seconds=1))
-        assert await self.store.settle([Settlement(head.hold, outcome)]) == [True]
+        assert await self.store.settle([Settlement(head.claim_token, outcome)]) == [True]
 
 
 async def test_a_letter_that_comes_dies_again_and_is_resolved_is_told_in_this_order() -> None:
@@ -51,11 +51,13 @@ async def test_a_letter_that_comes_dies_again_and_is_resolved_is_told_in_this_or
 @pytest.mark.parametrize(
     ("outcome", "text", "state"),
     [
-        (Park(), "ConnectionRefusedError → parked for a person", State.MANUAL),
-        (Exhaust(), "failed for good at the 1st redrive", State.FAILED),
+        (Park(), "ConnectionRefusedError → parked for a person", LetterState.MANUAL),
+        (Fail(), "failed for good at the 1st redrive", LetterState.FAILED),
     ],
 )
-async def test_what_is_over_is_told_with_its_state(outcome: Park | Exhaust, text: str, state: State) -> None:
+async def test_what_is_over_is_told_with_its_state(
+    outcome: Park | Fail, text: str, state: LetterState
+) -> None:
     world = World()
     await world.store.add([dead(world.clock, "payment-4")])
     await world.settle(outcome)
@@ -67,7 +69,7 @@ async def test_one_that_waits_is_told_once() -> None:
     world = World()
     await world.store.add([dead(world.clock, "payment-4")])
     for _ in range(3):
-        await world.settle(Release(at=world.clock.now(), detail="waits until: breaker closed"))
+        await world.settle(Unclaim(at=world.clock.now(), detail="waits until: breaker closed"))
     assert (await world.told())[1:] == ["payment 4: waits until: breaker closed"]
 
 
@@ -75,7 +77,7 @@ async def test_a_letter_is_counted_under_what_it_first_died_of() -> None:
     world = World()
     await world.store.add([dead(world.clock, "payment-4")])
     await world.told()
-    later = Failure(error_type="AnswerError", text="403", at=world.clock.now(), kind=Kind.DENIED)
+    later = Failure(error_type="AnswerError", text="403", at=world.clock.now(), kind=FailureKind.DENIED)
     await world.settle(Retry(at=world.clock.now(), failure=later))
     await world.told()
     summary = world.story.summary(1, {"payments": 3}, {"payments": 1})

@@ -12,7 +12,7 @@ from redrive.errors import SettingsError
 from redrive.formats.conventions import Facts, recognised, with_own, without_added
 from redrive.formats.systems import SYSTEMS
 from redrive.formats.told import Told
-from redrive.letters import Headers, HeaderValue, Message, Typed
+from redrive.letters import Headers, HeaderValue, Message, TypedValue
 from redrive.letters.convention import FACTS, FORMS, Convention
 
 
@@ -46,11 +46,11 @@ MASSTRANSIT: dict[str, HeaderValue] = {
     "MT-Fault-InputAddress": "rabbitmq://localhost/shop/orders?durable=true",
     "MT-Fault-ConsumerType": "Shop.OrderConsumer",
     "MT-Fault-MessageType": "Shop.SubmitOrder",
-    "MT-Fault-RetryCount": Typed("int32", 3),
+    "MT-Fault-RetryCount": TypedValue("int32", 3),
     "MT-Fault-Address": "rabbitmq://localhost/shop/faults",
     "MT-Host-MachineName": "worker-1",
     "MT-Host-Info": "{}",
-    "MT-Redelivery-Count": Typed("int32", 5),
+    "MT-Redelivery-Count": TypedValue("int32", 5),
     "MT-OriginalMessageId": "5e460000-6ade-4ccc-7c84-08d4f46e35cd",
 }
 
@@ -343,7 +343,7 @@ def test_celery_is_recognised_and_tells_no_error() -> None:
         "id": "t-1",
         "root_id": "t-0",
         "parent_id": None,
-        "retries": Typed("int32", 2),
+        "retries": TypedValue("int32", 2),
     }
     facts = known(celery)
 
@@ -366,9 +366,9 @@ def test_everyday_names_have_to_be_there_all_together(missing: str) -> None:
 @pytest.mark.parametrize(
     "wrap",
     [
-        lambda value: Typed("outer", Typed("inner", value)),
+        lambda value: TypedValue("outer", TypedValue("inner", value)),
         lambda value: value.encode() if isinstance(value, str) else value,
-        lambda value: Typed("longstr", value.encode()) if isinstance(value, str) else value,
+        lambda value: TypedValue("longstr", value.encode()) if isinstance(value, str) else value,
     ],
 )
 def test_values_may_be_bytes_or_remember_their_wire_type(vector: dict[str, HeaderValue], wrap: Any) -> None:
@@ -379,7 +379,9 @@ def test_a_text_that_was_cut_within_a_character_loses_no_more_than_that() -> Non
     assert known({"x-exception-message": "Größe".encode()[:3]}).values == {"error_text": "Gr"}
 
 
-@pytest.mark.parametrize("wrong", [b"Gr\xf6\xdfe", 7, ("x",), Headers({"x": 1}), Typed("any", 1.5), True])
+@pytest.mark.parametrize(
+    "wrong", [b"Gr\xf6\xdfe", 7, ("x",), Headers({"x": 1}), TypedValue("any", 1.5), True]
+)
 def test_a_text_that_is_none_is_named_and_kept(wrong: HeaderValue) -> None:
     headers = SPRING | {"x-exception-message": wrong}
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from redrive.formats.onex import OnexRead, OnexSender, read, recognises
-from redrive.letters import Headers, Message, Origin, Typed
+from redrive.letters import Headers, Message, Origin, TypedValue
 from tests.unit.formats.onex_facts import (
     BODY,
     EXAMPLE,
@@ -126,7 +126,7 @@ def test_header_values_that_no_kafka_client_gives_survive_too() -> None:
             ("number", 2**70),
             ("time", NOW),
             ("nested", Headers({"a": (True, None, 0.5, UUID(int=1), Decimal("1.10"))})),
-            ("typed", Typed("int16", 5)),
+            ("typed", TypedValue("int16", 5)),
         ]
     )
     record = written(Message(body=b"", headers=headers))
@@ -372,7 +372,7 @@ JSON = st.recursive(
     headers=st.lists(
         st.tuples(
             st.sampled_from([*sorted(HEADERS.names()), "x"]),
-            st.none() | st.binary() | ANY_TEXT | st.integers() | st.floats() | st.just(Typed("t", b"3")),
+            st.none() | st.binary() | ANY_TEXT | st.integers() | st.floats() | st.just(TypedValue("t", b"3")),
         )
     ),
 )

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from redrive.formats.onex import OnexSender, dlq_topic
-from redrive.letters import Headers, Message, Origin, Typed
+from redrive.letters import Headers, Message, Origin, TypedValue
 from tests.unit.formats.onex_facts import (
     BODY,
     EXAMPLE,
@@ -98,7 +98,7 @@ def test_only_what_text_cannot_hold_gets_an_encoding(message: Message, expected:
 
 def test_headers_of_the_original_are_kept_in_order_with_duplicates_and_nulls() -> None:
     headers = Headers(
-        [("a", b"1"), ("b", None), ("a", b"\xff"), ("", b""), ("text", "x"), ("n", Typed("int16", 5))]
+        [("a", b"1"), ("b", None), ("a", b"\xff"), ("", b""), ("text", "x"), ("n", TypedValue("int16", 5))]
     )
 
     original = payload_of(written(Message(body=BODY, headers=headers)))["original_message"]

@@ -21,7 +21,7 @@ from redrive.formats.own import (
     tell,
     write,
 )
-from redrive.letters import DeadLetter, Headers, HeaderValue, Kind, Origin, SystemState, Typed
+from redrive.letters import DeadLetter, FailureKind, Headers, HeaderValue, Origin, SystemState, TypedValue
 from redrive.testing import a_failure, a_letter, a_message
 
 AT = datetime(2026, 2, 11, 11, 0, 0, 123456, tzinfo=UTC)
@@ -67,7 +67,7 @@ FAILURES = st.builds(
     UTF8_TEXT,
     error_type=UTF8_TEXT,
     at=AWARE,
-    kind=st.sampled_from(Kind),
+    kind=st.sampled_from(FailureKind),
     retryable=st.booleans(),
     rule=st.none() | UTF8_TEXT,
     stack=st.none() | UTF8_TEXT,
@@ -268,7 +268,9 @@ def test_text_that_no_wire_can_carry_does_not_keep_a_letter_from_being_written(
     assert known(written).unreadable == ()
 
 
-@pytest.mark.parametrize("wrap", [lambda v: Typed("any", v), lambda v: Typed("outer", Typed("inner", v))])
+@pytest.mark.parametrize(
+    "wrap", [lambda v: TypedValue("any", v), lambda v: TypedValue("outer", TypedValue("inner", v))]
+)
 def test_a_value_that_remembers_its_wire_type_is_read_as_well(wrap: Any) -> None:
     written = write(a_death(), 4)
 
@@ -333,7 +335,7 @@ SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | ANY_TEXT | s
 VALUES = st.recursive(
     SCALARS,
     lambda inner: (
-        st.builds(Typed, ANY_TEXT, inner)
+        st.builds(TypedValue, ANY_TEXT, inner)
         | st.lists(inner, max_size=3).map(tuple)
         | st.dictionaries(ANY_TEXT, inner, max_size=3).map(Headers)
     ),
@@ -435,7 +437,7 @@ ANYTHING: st.SearchStrategy[HeaderValue] = st.one_of(
     WIRE_TEXT,
     st.binary(max_size=10),
     TOLD_AS_TEXT.map(lambda text: text.encode()),
-    st.integers(-9, 9).map(lambda number: Typed("int16", number)),
+    st.integers(-9, 9).map(lambda number: TypedValue("int16", number)),
     st.just(Headers({"a": 1})),
     st.just((1, "two")),
 )

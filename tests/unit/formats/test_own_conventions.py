@@ -12,7 +12,7 @@ from redrive.cli.root import cli
 from redrive.errors import SettingsError
 from redrive.formats.conventions import BUILT_IN, with_own
 from redrive.formats.told import opened, read as read_message
-from redrive.letters import Headers, HeaderValue, Kind, Message
+from redrive.letters import FailureKind, Headers, HeaderValue, Message
 from redrive.letters.convention import KEYS, Convention, conventions_from_config
 from redrive.serve.crew import Crew
 from redrive.settings import load, read
@@ -22,8 +22,8 @@ from redrive.transports import Publication, Source, Target
 from redrive.transports.memory import MemoryTransport
 
 SHOP = """
-[collect]
-queues = ["orders-dead"]
+[broker]
+dead_letter_queues = ["orders-dead"]
 
 [[conventions]]
 name = "shop"
@@ -77,7 +77,7 @@ def test_a_message_is_read_by_it() -> None:
     told, left = opened(message, "orders-dead", with_own(rows()))
 
     assert (told.convention, told.reason, told.error_text) == ("shop", "order closed", "Größe 17")
-    assert (told.kind, told.failed_at, told.source, told.partition) == (Kind.BUSINESS, AT, "orders", 7)
+    assert (told.kind, told.failed_at, told.source, told.partition) == (FailureKind.BUSINESS, AT, "orders", 7)
     assert left.headers == Headers({"trace": b"t-1", "partition": b"\x00\x00\x00\x07"})
     assert read_message(message, "orders-dead").convention == "unknown"
 
@@ -100,7 +100,7 @@ async def test_what_a_server_collects_is_read_by_it(tmp_path: Path) -> None:
     assert (kept.source, kept.reason, kept.kind, kept.failure.at) == (
         "orders",
         "order closed",
-        Kind.BUSINESS,
+        FailureKind.BUSINESS,
         AT,
     )
     assert (kept.origin.partition, kept.origin.dead_letter_source) == (7, "orders-dead")
@@ -147,15 +147,18 @@ GOOD: dict[str, Any] = {"name": "shop", "recognised_by": ["e"], "fields": {"reas
          "convention 'shop': unknown key 'recognized_by'; did you mean 'recognised_by'?"),
         ([{"name": "shop", "recognised_by": "e"}], "convention 'shop': needs 'fields': a table"),
         ([{"name": "shop", "fields": {"reason": "e"}}], "convention 'shop': needs 'recognised_by': headers"),
-        ([GOOD | {"recognised_by": [""]}], "convention 'shop': 'recognised_by' wants text that is not empty"),
-        ([GOOD | {"recognised_by": [7]}], "convention 'shop': 'recognised_by' wants text that is not empty"),
+        ([GOOD | {"recognised_by": [""]}], "convention 'shop': 'recognised_by' must be a non-empty string"),
+        ([GOOD | {"recognised_by": [7]}], "convention 'shop': 'recognised_by' must be a non-empty string"),
         ([GOOD | {"needs_all": 1}], "convention 'shop': 'needs_all' is true or false, not 1"),
         ([GOOD | {"fields": "e"}], "convention 'shop': 'fields' is a table"),
         ([GOOD | {"fields": {"reson": "e"}}], "convention 'shop': unknown fact 'reson'; did you mean 'reason'?"),
-        ([GOOD | {"fields": {"reason": 7}}], "convention 'shop': 'fields.reason' wants text that is not empty"),
-        ([GOOD | {"fields": {"reason": {"form": "text"}}}], "convention 'shop': 'fields.reason' wants text"),
+        ([GOOD | {"fields": {"reason": 7}}], "convention 'shop': 'fields.reason' must be a non-empty string"),
+        (
+            [GOOD | {"fields": {"reason": {"form": "text"}}}],
+            "convention 'shop': 'fields.reason' must be a non-empty string",
+        ),
         ([GOOD | {"fields": {"reason": {"header": "e", "form": 7}}}],
-         "convention 'shop': 'fields.reason' wants text, not 7"),
+         "convention 'shop': 'fields.reason' must be a string, not 7"),
         ([GOOD | {"fields": {"reason": {"header": "e", "type": "text"}}}],
          "convention 'shop': fields.reason has a header and a form, not 'type'"),
         ([GOOD | {"fields": {"failed_at": {"header": "e", "form": "unix_ms"}}}],
@@ -166,7 +169,7 @@ GOOD: dict[str, Any] = {"name": "shop", "recognised_by": ["e"], "fields": {"reas
          "convention 'shop': 'offset' is a number, and 'time' gives none; use one of count, place, int-be"),
         ([GOOD | {"kinds": {"x": "bussiness"}}],
          "convention 'shop': unknown kind 'bussiness'; did you mean 'business'?"),
-        ([GOOD | {"kinds": {"x": 7}}], "convention 'shop': 'kinds.x' wants text, not 7"),
+        ([GOOD | {"kinds": {"x": 7}}], "convention 'shop': 'kinds.x' must be a string, not 7"),
         ([GOOD | {"adds": ["*"]}],
          "convention 'shop': 'redrive-id' is a mark of redrive's own, so 'adds' cannot take it off"),
         ([GOOD | {"in_body": True, "adds": "x"}], "convention 'shop': a body stays as it is"),

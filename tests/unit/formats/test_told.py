@@ -19,7 +19,7 @@ from redrive.formats.conventions import Table, recognised, with_own
 from redrive.formats.systems import SYSTEMS
 from redrive.formats.told import Death, Told, opened, read, stripped
 from redrive.formats.x_death import NAMES as DEATH_NAMES
-from redrive.letters import DeadLetter, Headers, HeaderValue, Kind, Message, Typed
+from redrive.letters import DeadLetter, FailureKind, Headers, HeaderValue, Message, TypedValue
 from redrive.letters.convention import Convention
 from redrive.testing import a_failure, a_letter
 from redrive.transports.base import Death as DeathOf, Release, Source
@@ -98,7 +98,7 @@ def test_a_letter_of_redrive_tells_everything_itself() -> None:
         error_text="External API timeout after 5000ms",
         group=failure.fingerprint,
         stack="the stack",
-        kind=Kind.TIMEOUT,
+        kind=FailureKind.TIMEOUT,
         retryable=False,
         rule="type TimeoutError",
         retry_after=timedelta(minutes=2),
@@ -139,14 +139,14 @@ def test_a_damaged_header_of_redrive_is_named() -> None:
 @pytest.mark.parametrize(
     ("reason", "kind"),
     [
-        ("expired", Kind.EXPIRED),
-        ("maxlen", Kind.OVERFLOW),
-        ("rejected", Kind.UNKNOWN),
-        ("delivery_limit", Kind.UNKNOWN),
+        ("expired", FailureKind.EXPIRED),
+        ("maxlen", FailureKind.OVERFLOW),
+        ("rejected", FailureKind.UNKNOWN),
+        ("delivery_limit", FailureKind.UNKNOWN),
         ("something_new", None),
     ],
 )
-def test_a_reason_of_rabbitmq_is_a_kind_of_failure(reason: str, kind: Kind | None) -> None:
+def test_a_reason_of_rabbitmq_is_a_kind_of_failure(reason: str, kind: FailureKind | None) -> None:
     found = told(deaths(("orders", reason, 1)))
 
     assert (found.convention, found.reason, found.kind) == ("rabbitmq", reason, kind)
@@ -166,7 +166,7 @@ def test_plain_rabbitmq_tells_origin_counts_and_times_and_no_error() -> None:
     assert msgspec.structs.replace(found, deaths=()) == Told(
         convention="rabbitmq",
         reason="rejected",
-        kind=Kind.UNKNOWN,
+        kind=FailureKind.UNKNOWN,
         source="orders",
         exchange="orders-exchange",
         routing_key="orders-key",
@@ -271,7 +271,7 @@ def test_a_task_of_dramatiq_that_failed_tells_its_error_and_one_that_expired_doe
         None,
     )
     assert (failed.retry_count, failed.routing_key) == (3, "orders-key")
-    assert (expired.convention, expired.reason, expired.kind) == ("dramatiq", "expired", Kind.EXPIRED)
+    assert (expired.convention, expired.reason, expired.kind) == ("dramatiq", "expired", FailureKind.EXPIRED)
 
 
 def test_celery_adds_nothing_so_rabbitmq_tells() -> None:
@@ -283,7 +283,7 @@ def test_celery_adds_nothing_so_rabbitmq_tells() -> None:
         "celery",
         "t-1",
     )
-    assert (found.error_type, found.error_text, found.kind) == (None, None, Kind.UNKNOWN)
+    assert (found.error_type, found.error_text, found.kind) == (None, None, FailureKind.UNKNOWN)
     assert told(CELERY) == Told(convention="celery", message_id="t-1")
 
 
@@ -389,7 +389,7 @@ ENTRY_FIELDS = st.sampled_from(
 VALUES = st.recursive(
     SCALARS,
     lambda inner: (
-        st.builds(Typed, ANY_TEXT, inner)
+        st.builds(TypedValue, ANY_TEXT, inner)
         | st.lists(inner, max_size=3).map(tuple)
         | st.dictionaries(ENTRY_FIELDS | ANY_TEXT, inner, max_size=7).map(Headers)
     ),
@@ -592,17 +592,23 @@ def send_one_more(channel: Any) -> None:
 @pytest.mark.parametrize(
     ("reason", "kind", "rejections", "arguments", "act"),
     [
-        ("rejected", Kind.UNKNOWN, 1, {}, reject),
-        ("expired", Kind.EXPIRED, None, {"x-message-ttl": 1}, lambda _: None),
-        ("maxlen", Kind.OVERFLOW, None, {"x-max-length": 1}, send_one_more),
-        ("delivery_limit", Kind.UNKNOWN, 1, {"x-queue-type": "quorum", "x-delivery-limit": 1}, reject_twice),
+        ("rejected", FailureKind.UNKNOWN, 1, {}, reject),
+        ("expired", FailureKind.EXPIRED, None, {"x-message-ttl": 1}, lambda _: None),
+        ("maxlen", FailureKind.OVERFLOW, None, {"x-max-length": 1}, send_one_more),
+        (
+            "delivery_limit",
+            FailureKind.UNKNOWN,
+            1,
+            {"x-queue-type": "quorum", "x-delivery-limit": 1},
+            reject_twice,
+        ),
     ],
 )
 async def test_a_message_that_a_broker_gave_up_is_told_and_is_as_it_was(
     broker: RabbitMQ,
     transport: RabbitTransport,
     reason: str,
-    kind: Kind,
+    kind: FailureKind,
     rejections: int | None,
     arguments: dict[str, object],
     act: Callable[[Any], None],
@@ -639,7 +645,7 @@ async def test_a_message_that_waited_and_died_tells_its_source_either_way(
         [delivery] = await receiver.receive()
         assert list(await receiver.release([Release(delivery, timedelta(seconds=1))])) == [None]
         [again] = await receiver.receive()
-    letter = DeadLetter.bury(
+    letter = DeadLetter.create(
         again.message, again.origin, a_failure(), key=again.key, reason="NonRetryableError"
     )
     assert list(await receiver.dead_letter([DeathOf(again, letter)])) == [None]

@@ -16,14 +16,14 @@ import pytest
 
 from redrive.formats.systems import SYSTEMS
 from redrive.formats.told import Told, opened, read, stripped
-from redrive.letters import Headers, HeaderValue, Kind, Message, Typed
+from redrive.letters import FailureKind, Headers, HeaderValue, Message, TypedValue
 from redrive.letters.convention import RESERVED
 
 VECTORS = Path(__file__).parent / "vectors"
 WIRES: dict[str, Callable[[str], HeaderValue]] = {
     "bytes": lambda text: text.encode(),
     "text": lambda text: text,
-    "typed": lambda text: Typed("longstr", text.encode()),
+    "typed": lambda text: TypedValue("longstr", text.encode()),
 }
 
 
@@ -48,7 +48,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             name: tuple(value) if isinstance(value, list) else value for name, value in self.tells.items()
         }
         if "kind" in values:
-            values["kind"] = Kind(values["kind"])
+            values["kind"] = FailureKind(values["kind"])
         return Told(**values)
 
 
@@ -123,7 +123,7 @@ def test_a_record_is_stripped_to_the_message_that_died(record: Record, wire: str
 def test_any_header_of_a_record_may_be_damaged_and_the_others_still_tell(record: Record, wire: str) -> None:
     whole = record.message(wire)
     for place, (name, _) in enumerate(whole.headers):
-        damage: tuple[str, HeaderValue] = (name, Typed("odd", (b"\xff", 2**70)))
+        damage: tuple[str, HeaderValue] = (name, TypedValue("odd", (b"\xff", 2**70)))
         headers = Headers([*whole.headers[:place], damage, *whole.headers[place + 1 :]])
         message = msgspec.structs.replace(whole, headers=headers)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from redrive.formats.x_death import NAMES, Death, read, recognises
-from redrive.letters import Headers, HeaderValue, Typed
+from redrive.letters import Headers, HeaderValue, TypedValue
 from redrive.transports.rabbitmq.names import STEPS, delay_queue
 
 AT = datetime(2026, 2, 11, 11, tzinfo=UTC)
@@ -55,8 +55,8 @@ def test_deaths_stand_in_the_order_of_the_wire_the_most_recent_first() -> None:
 @pytest.mark.parametrize(
     "wrap",
     [
-        lambda value: Typed("any", value),
-        lambda value: Typed("outer", Typed("inner", value)),
+        lambda value: TypedValue("any", value),
+        lambda value: TypedValue("outer", TypedValue("inner", value)),
         lambda value: value.encode() if isinstance(value, str) else value,
     ],
 )
@@ -67,7 +67,7 @@ def test_values_may_be_bytes_or_remember_their_wire_type(wrap: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "told", [AT, int(AT.timestamp()), Typed("timestamp", int(AT.timestamp())), "2026-02-11T11:00:00Z"]
+    "told", [AT, int(AT.timestamp()), TypedValue("timestamp", int(AT.timestamp())), "2026-02-11T11:00:00Z"]
 )
 def test_a_time_may_be_a_timestamp_seconds_or_text(told: HeaderValue) -> None:
     assert read({"x-death": (an_entry(time=told),)}).deaths[0].at == AT
@@ -78,7 +78,7 @@ def test_an_array_that_a_client_made_into_its_only_table_is_read() -> None:
 
 
 def test_a_name_that_is_not_utf8_keeps_its_octets() -> None:
-    [death] = read({"x-death": (an_entry().with_({"queue": Typed("longstr", b"caf\xe9")}),)}).deaths
+    [death] = read({"x-death": (an_entry().with_({"queue": TypedValue("longstr", b"caf\xe9")}),)}).deaths
 
     assert death.queue is not None
     assert death.queue.encode("utf-8", "surrogateescape") == b"caf\xe9"
@@ -96,8 +96,8 @@ def test_a_name_that_is_not_utf8_keeps_its_octets() -> None:
         ("queue", 7, "queue", None),
         ("reason", ("rejected",), "reason", None),
         ("time", "yesterday", "at", None),
-        ("time", Typed("timestamp", 2**64 - 1), "at", None),
-        ("time", Typed("timestamp", 2**62), "at", None),
+        ("time", TypedValue("timestamp", 2**64 - 1), "at", None),
+        ("time", TypedValue("timestamp", 2**62), "at", None),
         ("time", datetime.max.replace(tzinfo=timezone(-timedelta(hours=1))), "at", None),
         ("time", True, "at", None),
         ("exchange", 1.5, "exchange", None),
@@ -121,7 +121,7 @@ def test_an_entry_that_is_no_table_is_left_out_and_the_others_are_read() -> None
     assert journey.unreadable == ("x-death",)
 
 
-@pytest.mark.parametrize("wrong", ["orders", b"\xff", 7, Typed("any", 1.5)])
+@pytest.mark.parametrize("wrong", ["orders", b"\xff", 7, TypedValue("any", 1.5)])
 def test_a_header_that_is_no_array_is_named(wrong: HeaderValue) -> None:
     assert read({"x-death": wrong}).unreadable == ("x-death",)
     assert read({"x-death": wrong}).deaths == ()

@@ -8,7 +8,7 @@ from itertools import combinations
 import pytest
 from hypothesis import given, strategies as st
 
-from redrive.letters import Failure, Kind, fingerprint, stack_of
+from redrive.letters import Failure, FailureKind, fingerprint, stack_of
 from redrive.letters.failure import in_app_frame, normalise
 from redrive.testing import a_failure
 
@@ -305,9 +305,14 @@ def test_only_the_beginning_of_a_long_text_is_looked_at() -> None:
 
 def test_a_failure_is_retryable_and_of_no_kind_unless_somebody_says_so() -> None:
     failure = Failure(error_type="E", text="t", at=a_failure().at)
-    assert (failure.kind, failure.retryable, failure.rule, failure.stack) == (Kind.UNKNOWN, True, None, None)
+    assert (failure.kind, failure.retryable, failure.rule, failure.stack) == (
+        FailureKind.UNKNOWN,
+        True,
+        None,
+        None,
+    )
 
 
 def test_every_kind_is_written_as_one_word_of_its_own() -> None:
-    assert all(re.fullmatch("[a-z_]+", kind) for kind in Kind)
-    assert all(left.value != right.value for left, right in combinations(Kind, 2))
+    assert all(re.fullmatch("[a-z_]+", kind) for kind in FailureKind)
+    assert all(left.value != right.value for left, right in combinations(FailureKind, 2))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from redrive.errors import FormatError
-from redrive.letters.headers import DEEPEST, EMPTY, Headers, HeaderValue, Typed, _to_wire, pack, unpack
+from redrive.letters.headers import DEEPEST, EMPTY, Headers, HeaderValue, TypedValue, _to_wire, pack, unpack
 
 NAN = float("nan")
 NOON = datetime(2026, 2, 11, 12, 0, tzinfo=UTC)
@@ -32,9 +32,9 @@ ONE_OF_EACH: dict[str, HeaderValue] = {
     "decimal": Decimal("12.3400"),
     "time": NOON,
     "uuid": UUID(int=7),
-    "typed": Typed("int16", 5),
+    "typed": TypedValue("int16", 5),
     "table": Headers([("twice", 1), ("twice", 2)]),
-    "list": (1, True, "a", (b"b", None), Headers({"deep": Typed("symbol", "x")})),
+    "list": (1, True, "a", (b"b", None), Headers({"deep": TypedValue("symbol", "x")})),
 }
 
 # --- what they are ---------------------------------------------------------------------------------------
@@ -109,10 +109,10 @@ def test_headers_cannot_be_changed() -> None:
         ((1,), (True,)),
         (Headers({"a": 1}), Headers({"a": True})),
         (Headers({"a": 1}), Headers({"a": 1.0})),
-        (Typed("int8", 1), Typed("int16", 1)),
-        (Typed("int8", 1), Typed("int8", True)),
-        (Typed("int8", 1), 1),
-        (Typed("f", (NAN,)), Typed("f", (1.0,))),
+        (TypedValue("int8", 1), TypedValue("int16", 1)),
+        (TypedValue("int8", 1), TypedValue("int8", True)),
+        (TypedValue("int8", 1), 1),
+        (TypedValue("f", (NAN,)), TypedValue("f", (1.0,))),
         (NAN, 1.0),
         ("5", 5),
         ("", b""),
@@ -124,13 +124,13 @@ def test_values_that_look_alike_on_another_wire_type_are_not_equal(
 ) -> None:
     assert Headers({"a": left}) != Headers({"a": right})
     assert Headers({"a": (left,)}) != Headers({"a": (right,)})
-    assert Typed("t", left) != Typed("t", right)
+    assert TypedValue("t", left) != TypedValue("t", right)
 
 
-@pytest.mark.parametrize("value", [NAN, (NAN, 1), Typed("float32", NAN), Headers({"x": NAN})])
+@pytest.mark.parametrize("value", [NAN, (NAN, 1), TypedValue("float32", NAN), Headers({"x": NAN})])
 def test_a_nan_equals_itself(value: HeaderValue) -> None:
     assert Headers({"a": value}) == Headers({"a": value})
-    assert Typed("t", value) == Typed("t", value)
+    assert TypedValue("t", value) == TypedValue("t", value)
 
 
 def test_order_and_duplicates_are_part_of_equality() -> None:
@@ -142,8 +142,8 @@ def test_order_and_duplicates_are_part_of_equality() -> None:
 
 
 def test_equal_headers_have_equal_hashes() -> None:
-    left = Headers({"a": (1, Typed("k", "v")), "b": Headers({"c": 2})})
-    right = Headers([("a", (1, Typed("k", "v"))), ("b", Headers([("c", 2)]))])
+    left = Headers({"a": (1, TypedValue("k", "v")), "b": Headers({"c": 2})})
+    right = Headers([("a", (1, TypedValue("k", "v"))), ("b", Headers([("c", 2)]))])
     assert left == right
     assert hash(left) == hash(right)
     assert len({left, right}) == 1
@@ -175,10 +175,10 @@ def test_without_takes_every_header_of_these_names_away() -> None:
         (b"\xff\xfe", None),
         ("", ""),
         (b"", ""),
-        (Typed("symbol", "abc"), "abc"),
-        (Typed("binary", b"abc"), "abc"),
-        (Typed("binary", b"\xff"), None),
-        (Typed("int8", 5), None),
+        (TypedValue("symbol", "abc"), "abc"),
+        (TypedValue("binary", b"abc"), "abc"),
+        (TypedValue("binary", b"\xff"), None),
+        (TypedValue("int8", 5), None),
         (5, None),
         (True, None),
         (None, None),
@@ -213,7 +213,7 @@ _values: st.SearchStrategy[HeaderValue] = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=4).map(tuple)
         | st.lists(st.tuples(st.text(max_size=6), inner), max_size=4).map(Headers)
-        | st.builds(Typed, st.text(max_size=8), inner)
+        | st.builds(TypedValue, st.text(max_size=8), inner)
     ),
     max_leaves=12,
 )
@@ -353,7 +353,7 @@ def test_a_length_that_lies_costs_no_memory(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrap", [lambda value: (value,), lambda value: Headers({"k": value}), lambda value: Typed("map", value)],
+    "wrap", [lambda value: (value,), lambda value: Headers({"k": value}), lambda value: TypedValue("map", value)],
     ids=["list", "table", "typed"],
 )  # fmt: skip
 def test_values_are_nested_as_deep_as_the_limit_and_no_deeper(

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, strategies as st
 
 from redrive.letters import (
-    Attempt,
+    ClaimToken,
     DeadLetter,
+    FailureKind,
     Headers,
-    Hold,
-    Kind,
     LetterHead,
+    LetterState,
     Message,
     Note,
     Origin,
-    State,
+    RedriveAttempt,
     SystemState,
     letter_id,
 )
@@ -99,14 +99,14 @@ def test_every_field_that_was_asked_for_has_its_place(asked: str, place: str) ->
     ("place", "kind"),
     [
         ("id", str),
-        ("state", State),
+        ("state", LetterState),
         ("message", Message),
         ("message.body", bytes),
         ("retry_count", int),
         ("first_failed_at", datetime),
         ("lease_until", datetime),
         ("system_state.cpu_usage", float),
-        ("attempts[]", Attempt),
+        ("attempts[]", RedriveAttempt),
         ("attempts[].started_at", datetime),
         ("notes[]", Note),
         ("fence", int),
@@ -129,12 +129,12 @@ def test_the_record_of_the_seed_can_be_written_down_whole() -> None:
             system_state=SystemState(0.75, 0.60),
             first_failed_at=DIED - timedelta(seconds=7),
         ),
-        state=State.PROCESSING,
+        state=LetterState.PROCESSING,
         dlq_retry_count=2,
         locked_by="worker_node_2",
         locked_at=DIED + timedelta(minutes=5),
         attempts=(
-            Attempt(number=1, started_at=DIED, ended_at=DIED, worker="worker_node_2", strategy="immediate",
+            RedriveAttempt(number=1, started_at=DIED, ended_at=DIED, worker="worker_node_2", strategy="immediate",
                     result="failed", fence=1),
         ),
     )  # fmt: skip
@@ -161,25 +161,25 @@ def test_a_head_is_a_letter_without_what_is_large() -> None:
 
 def test_a_new_letter_is_pending_and_held_by_nobody() -> None:
     letter = a_letter()
-    assert letter.state is State.PENDING
+    assert letter.state is LetterState.PENDING
     assert (letter.fence, letter.dlq_retry_count, letter.attempts, letter.notes) == (0, 0, (), ())
     assert (letter.locked_by, letter.locked_at, letter.lease_until, letter.sent_at) == (None,) * 4
-    assert letter.hold == Hold(letter.id, 0)
+    assert letter.claim_token == ClaimToken(letter.id, 0)
     assert not letter.presumed
 
 
 def test_the_head_says_what_message_origin_and_failure_say() -> None:
-    failure = a_failure("card 4711 declined", error_type="CardError", kind=Kind.BUSINESS, at=DIED)
+    failure = a_failure("card 4711 declined", error_type="CardError", kind=FailureKind.BUSINESS, at=DIED)
     message = a_message(b"12345", message_id="m-1", correlation_id="c-1")
     origin = Origin(transport="kafka", source="payments", partition=3, offset=17)
-    letter = DeadLetter.bury(message, origin, failure, key="payments/3/17", reason="NonRetryableError")
+    letter = DeadLetter.create(message, origin, failure, key="payments/3/17", reason="NonRetryableError")
     assert (letter.message, letter.origin, letter.failure) == (message, origin, failure)
     assert (letter.broker, letter.source) == ("kafka", "payments")
     assert (letter.message_id, letter.correlation_id, letter.size) == ("m-1", "c-1", 5)
     assert (letter.error_type, letter.error_text, letter.kind) == (
         "CardError",
         "card 4711 declined",
-        Kind.BUSINESS,
+        FailureKind.BUSINESS,
     )
     assert letter.group == failure.fingerprint
     assert letter.first_failed_at == letter.last_failed_at == letter.next_retry_at == DIED
@@ -250,7 +250,7 @@ def test_any_text_becomes_storable_and_stays_so(text: str) -> None:
 
 def test_a_letter_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
-        a_letter().state = State.RESOLVED  # type: ignore[misc]
+        a_letter().state = LetterState.RESOLVED  # type: ignore[misc]
 
 
 # --- ids -------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from redrive.errors import LifecycleError
-from redrive.letters.lifecycle import TABLE, State, Step, after, diagram, states_with
+from redrive.letters.lifecycle import TABLE, LetterState, Step, after, diagram, states_with
 
 PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "lifecycle.md"
 
@@ -28,15 +28,15 @@ SEED = """
 """
 
 
-def state(name: str) -> State | None:
-    return None if name == "[*]" else State(name)
+def state(name: str) -> LetterState | None:
+    return None if name == "[*]" else LetterState(name)
 
 
 ARROWS = {
     (state(source), Step(word)): state(target)
     for source, target, word in re.findall(r"^\s*(\S+)\s+--> (\S+)\s+(\w+)", SEED, re.MULTILINE)
 }
-EVERY_PAIR = list(product([None, *State], Step))
+EVERY_PAIR = list(product([None, *LetterState], Step))
 
 
 def test_the_independent_table_was_read_whole() -> None:
@@ -44,7 +44,7 @@ def test_the_independent_table_was_read_whole() -> None:
 
 
 @pytest.mark.parametrize(("before", "step"), EVERY_PAIR)
-def test_each_state_takes_the_steps_of_the_seed_and_no_other(before: State | None, step: Step) -> None:
+def test_each_state_takes_the_steps_of_the_seed_and_no_other(before: LetterState | None, step: Step) -> None:
     if (before, step) in ARROWS:
         assert after(before, step) is ARROWS[before, step]
         return
@@ -63,17 +63,17 @@ def test_the_table_is_the_seeds() -> None:
 
 
 def test_the_states_are_spelled_as_the_seed_spells_them() -> None:
-    assert set(State) == {
+    assert set(LetterState) == {
         "dlq_pending", "dlq_processing", "dlq_manual", "dlq_resolved", "dlq_failed", "dlq_archived",
     }  # fmt: skip
 
 
 def test_every_state_can_be_reached_and_left() -> None:
-    reached: set[State | None] = {None}
+    reached: set[LetterState | None] = {None}
     for _ in ARROWS:
         reached |= {TABLE[before, step] for before, step in TABLE if before in reached}
-    assert reached == {None, *State}
-    assert {before for before, _ in TABLE} == {None, *State}
+    assert reached == {None, *LetterState}
+    assert {before for before, _ in TABLE} == {None, *LetterState}
 
 
 @pytest.mark.parametrize("step", Step)
@@ -85,7 +85,7 @@ def test_the_states_with_a_step_are_those_that_take_it(step: Step) -> None:
 
 def test_the_table_cannot_be_changed() -> None:
     with pytest.raises(TypeError):
-        TABLE[State.RESOLVED, Step.CLAIM] = State.PENDING  # type: ignore[index]
+        TABLE[LetterState.RESOLVED, Step.CLAIM] = LetterState.PENDING  # type: ignore[index]
 
 
 def test_the_diagram_draws_each_arrow_once() -> None:

@@ -6,7 +6,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from redrive.letters import Headers, HeaderValue, Message, Origin, Typed, correlation_id_of
+from redrive.letters import Headers, HeaderValue, Message, Origin, TypedValue, correlation_id_of
 from redrive.letters.message import CORRELATION_HEADERS
 
 
@@ -25,7 +25,7 @@ def test_the_property_wins_over_every_header() -> None:
 
 @pytest.mark.parametrize("name", CORRELATION_HEADERS)
 @pytest.mark.parametrize(
-    "value", ["abc-1", b"abc-1", Typed("symbol", "abc-1"), Typed("binary", b"abc-1")], ids=repr
+    "value", ["abc-1", b"abc-1", TypedValue("symbol", "abc-1"), TypedValue("binary", b"abc-1")], ids=repr
 )
 def test_an_id_in_a_header_is_found_as_text_or_as_bytes(name: str, value: HeaderValue) -> None:
     assert correlation_id_of(message({name: value})) == "abc-1"

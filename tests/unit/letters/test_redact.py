@@ -50,7 +50,7 @@ def redactor() -> Redactor:
 
 @pytest.fixture(scope="module")
 def whole() -> Redactor:
-    return Redactor(mode="whole")
+    return Redactor(mode="text")
 
 
 @pytest.mark.parametrize(("kind", "marked"), SECRETS, ids=[text for _, text in SECRETS])
@@ -138,7 +138,7 @@ def test_whole_mode_knows_the_patterns_of_the_seed(whole: Redactor, text: str) -
 
 
 def test_an_extra_pattern_hides_its_match_or_its_group_named_secret() -> None:
-    redactor = Redactor(extra={"ward": r"ward \d+", "chart": r"chart=(?P<secret>\w+)"})
+    redactor = Redactor(patterns={"ward": r"ward \d+", "chart": r"chart=(?P<secret>\w+)"})
     assert redactor.clean("ward 3, chart=X9") == "[REDACTED:ward], chart=[REDACTED:chart]"
 
 
@@ -150,16 +150,16 @@ def test_terms_are_whole_words_in_any_case() -> None:
 
 
 def test_what_is_to_be_kept_is_kept() -> None:
-    redactor = Redactor(keep=["support@example.com", "guest"])
+    redactor = Redactor(allow=["support@example.com", "guest"])
     text = "mail support@example.com or bob@example.com, amqp://guest:guest@mq-1, password=guest12"
     assert redactor.clean(text) == (
         "mail support@example.com or [REDACTED:email], amqp://guest:guest@mq-1, password=[REDACTED:password]"
     )
-    assert Redactor(mode="whole", keep=["guest"]).clean("password=guest") == "password=guest"
+    assert Redactor(mode="text", allow=["guest"]).clean("password=guest") == "password=guest"
 
 
 def test_a_kind_can_be_switched_off() -> None:
-    redactor = Redactor(off=["email", "phone"])
+    redactor = Redactor(disabled=["email", "phone"])
     text = "sms to +442079460958, mail to bob@example.com"
     assert redactor.clean(text) == text
 
@@ -167,14 +167,14 @@ def test_a_kind_can_be_switched_off() -> None:
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (lambda: Redactor(extra={"ward": "("}), "'ward' is not a regular expression"),
-        (lambda: Redactor(extra={"ward": r"\d*"}), "'ward' matches the empty text"),
-        (lambda: Redactor(extra={"ward": r"\b"}), "'ward' matches the empty text"),
-        (lambda: Redactor(extra={"Ward 3": r"\d"}), "kind 'Ward 3' must be lower-case"),
+        (lambda: Redactor(patterns={"ward": "("}), "'ward' is not a regular expression"),
+        (lambda: Redactor(patterns={"ward": r"\d*"}), "'ward' matches the empty text"),
+        (lambda: Redactor(patterns={"ward": r"\b"}), "'ward' matches the empty text"),
+        (lambda: Redactor(patterns={"Ward 3": r"\d"}), "kind 'Ward 3' must be lower-case"),
         (lambda: Redactor(terms=["a", " "]), "terms must be a list of words"),
         (lambda: Redactor(terms="word"), "terms must be a list of words"),
-        (lambda: Redactor(keep=[""]), "keep must be a list of words"),
-        (lambda: Redactor(off=["emial"]), "kind 'emial' is unknown; use one of"),
+        (lambda: Redactor(allow=[""]), "allow must be a list of words"),
+        (lambda: Redactor(disabled=["emial"]), "kind 'emial' is unknown; use one of"),
         (lambda: Redactor(mode="some"), "mode 'some' is unknown"),  # type: ignore[arg-type]
     ],
 )
@@ -186,14 +186,14 @@ def test_a_bad_option_is_refused_in_one_line(build: Callable[[], Redactor], word
 
 
 def test_an_extra_pattern_that_can_match_nothing_in_some_places_does_no_harm() -> None:
-    assert Redactor(extra={"x": "(?=q)"}).clean("a q qq") == "a q qq"
+    assert Redactor(patterns={"x": "(?=q)"}).clean("a q qq") == "a q qq"
 
 
 def test_a_redactor_is_a_frozen_value(redactor: Redactor) -> None:
     assert redactor == Redactor()
     assert hash(redactor) == hash(Redactor())
     with pytest.raises(AttributeError):
-        redactor.mode = "whole"  # type: ignore[misc]
+        redactor.mode = "text"  # type: ignore[misc]
 
 
 # --- it never raises, never changes its mind and never takes long ---
@@ -214,8 +214,8 @@ texts = st.lists(
 
 REDACTORS = (
     Redactor(),
-    Redactor(mode="whole"),
-    Redactor(terms=["data", "redacted"], extra={"x": "[a-c]=?"}),
+    Redactor(mode="text"),
+    Redactor(terms=["data", "redacted"], patterns={"x": "[a-c]=?"}),
 )
 
 
@@ -239,7 +239,7 @@ def test_findings_are_in_order_apart_and_not_empty(text: str) -> None:
 
 def test_text_that_never_settles_is_given_up_as_a_whole() -> None:
     """Each pass bares the next letter: `a` is hidden only at the start or behind a marker."""
-    redactor = Redactor(extra={"a": r"(?<![a-z])a"})
+    redactor = Redactor(patterns={"a": r"(?<![a-z])a"})
     assert redactor.clean_error("ValueError", "a" * 50) == f"ValueError: {WHOLE}"
     assert redactor.clean("aaa") == "[REDACTED:a]" * 3
 
@@ -443,7 +443,7 @@ def own_messages() -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("mode", ["parts", "whole"])
+@pytest.mark.parametrize("mode", ["secret", "text"])
 def test_no_message_of_this_project_is_touched(mode: str) -> None:
     redactor = Redactor(mode=mode)  # type: ignore[arg-type]
     # What tells how to write a broker's URL is for whoever starts a program; it never becomes a dead letter's text.
@@ -454,7 +454,7 @@ def test_no_message_of_this_project_is_touched(mode: str) -> None:
 
 def test_the_reference_page_names_every_kind_and_option() -> None:
     page = (ROOT / "docs" / "reference" / "redaction.md").read_text(encoding="utf-8")
-    for name in (*KINDS, "parts", "whole", "extra", "terms", "keep", "off", WHOLE):
+    for name in (*KINDS, "secret", "text", "patterns", "terms", "allow", "disabled", WHOLE):
         assert f"`{name}`" in page, name
 
 
@@ -502,7 +502,7 @@ def test_only_harmless_lines_are_remembered_and_not_for_ever(monkeypatch: pytest
 
 
 def test_terms_and_patterns_are_found_in_lines_that_were_remembered() -> None:
-    redactor = Redactor(terms=["blue"], extra={"order": r"order-\d+"})
+    redactor = Redactor(terms=["blue"], patterns={"order": r"order-\d+"})
     for text in ("blue order-17", "blue order-17", "blue order-18"):
         assert redactor.clean(text) == "[REDACTED:term] [REDACTED:order]"
 
@@ -510,11 +510,11 @@ def test_terms_and_patterns_are_found_in_lines_that_were_remembered() -> None:
 def test_redactors_that_hide_the_same_have_the_same_name_and_others_have_not() -> None:
     different = [
         Redactor(),
-        Redactor(mode="whole"),
-        Redactor(extra={"order": r"order-\d+"}),
+        Redactor(mode="text"),
+        Redactor(patterns={"order": r"order-\d+"}),
         Redactor(terms=["shop"]),
-        Redactor(keep=["shop"]),
-        Redactor(off=["card"]),
+        Redactor(allow=["shop"]),
+        Redactor(disabled=["card"]),
     ]
     assert len({redactor.name for redactor in different}) == len(different)
     assert Redactor(terms=["shop"]).name == Redactor(terms=["shop"]).name

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from redrive.errors import FormatError
-from redrive.letters import Hold
+from redrive.letters import ClaimToken
 from redrive.letters.redrive import Redrive
 from redrive.letters.verdict import MOST, Verdict, from_body, resolved, to_messages
 
@@ -14,7 +14,7 @@ AT = datetime(2026, 2, 11, 11, tzinfo=UTC)
 
 
 def verdicts(count: int) -> list[Verdict]:
-    return [resolved(Redrive(Hold(f"letter-{n}", n), 1, "op"), "orders", AT) for n in range(count)]
+    return [resolved(Redrive(ClaimToken(f"letter-{n}", n), 1, "op"), "orders", AT) for n in range(count)]
 
 
 @pytest.mark.parametrize(("count", "messages"), [(0, 0), (1, 1), (MOST, 1), (MOST + 1, 2)])

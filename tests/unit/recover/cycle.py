@@ -12,7 +12,7 @@ from typing import Any
 from redrive.collect import Collector, VerdictCollector
 from redrive.collect.reading import Reader
 from redrive.consume import ConsumeOptions, Consumer, Handler, Subscription
-from redrive.letters import LetterHead, Message, State
+from redrive.letters import LetterHead, LetterState, Message
 from redrive.letters.redact import Redactor
 from redrive.letters.verdict import QUEUE
 from redrive.recover.admission import Admission
@@ -28,7 +28,7 @@ from redrive.transports import Publication, Source, Target
 from redrive.transports.memory import MemoryBroker, MemoryTransport
 
 ORDERS = Source(name="orders")
-QUICK = ConsumeOptions(attempts=1, max_deliveries=1, backoff=Fixed(timedelta(milliseconds=1)), flood=None)
+QUICK = ConsumeOptions(attempts=1, max_deliveries=1, backoff=Fixed(timedelta(milliseconds=1)), breaker=None)
 
 
 class World:
@@ -49,7 +49,7 @@ class World:
         self.health = Health()
         self.troubles: list[str] = []
         self.recovered: list[str] = []
-        self.breakers = Breakers(self.clock, HoldBackOptions(least=3), self.recovered.append)
+        self.breakers = Breakers(self.clock, HoldBackOptions(window=3), self.recovered.append)
         self.collector = Collector(
             self.transport,
             self.store,
@@ -154,7 +154,7 @@ class World:
         (head,) = await self.heads()
         return head
 
-    async def states(self) -> list[State]:
+    async def states(self) -> list[LetterState]:
         return sorted(head.state for head in await self.heads())
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from redrive.errors import SettingsError
-from redrive.letters import State
+from redrive.letters import LetterState
 from redrive.recover.change_log import ChangeLogOptions, ChangeLogRetention
 from redrive.stores.changes import Annotate, Resolve, Settlement
 from redrive.stores.memory import MemoryStore
@@ -31,7 +31,7 @@ class Log:
         """Two lines for each of some letters that are done with."""
         await self.store.add(letters(count, prefix))
         heads = await self.store.claim("worker", broker=BROKER, limit=count)
-        await self.store.settle([Settlement(head.hold, Resolve()) for head in heads])
+        await self.store.settle([Settlement(head.claim_token, Resolve()) for head in heads])
 
     async def size(self) -> int:
         return (await self.store.measure_change_log()).bytes
@@ -77,7 +77,7 @@ async def test_history_of_an_open_letter_survives_age_and_size() -> None:
     await log.retention.turn()
     lines = await log.store.journal(limit=10_000)
     assert [line.detail for line in lines] == [f"note {number}" for number in range(5)]
-    assert (await log.store.load([waiting.id]))[0].state is State.PENDING
+    assert (await log.store.load([waiting.id]))[0].state is LetterState.PENDING
 
 
 async def test_trimming_ends_between_two_batches_and_goes_on_later() -> None:

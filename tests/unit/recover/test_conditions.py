@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from redrive.errors import SettingsError
-from redrive.letters import Kind
+from redrive.letters import FailureKind
 from redrive.recover.admission import Admission
 from redrive.recover.conditions import Conditions, check_url, with_secrets
 from redrive.settings import ConditionSettings, read
@@ -153,8 +153,12 @@ async def test_condition_names_the_letters_that_wait_for_it(
     await world.open()
     await world.store.add(
         [
-            a_letter("a", transport="memory", failure=a_failure(kind=Kind.DATABASE), strategy="conditional"),
-            a_letter("b", transport="memory", failure=a_failure(kind=Kind.NETWORK), strategy="immediate"),
+            a_letter(
+                "a", transport="memory", failure=a_failure(kind=FailureKind.DATABASE), strategy="conditional"
+            ),
+            a_letter(
+                "b", transport="memory", failure=a_failure(kind=FailureKind.NETWORK), strategy="immediate"
+            ),
         ]
     )
     condition = a_condition(**fields)
@@ -191,12 +195,12 @@ def test_conditions_are_read_from_settings() -> None:
     table = {
         "conditions": [
             {"name": "db", "url": "postgresql://u:p@db:5432/shop", "kinds": ["database"], "timeout": "5s"},
-            {"name": "api", "url": "https://127.0.0.1/health", "sources": ["orders"], "every": "1m"},
+            {"name": "api", "url": "https://127.0.0.1/health", "sources": ["orders"], "interval": "1m"},
         ]
     }
     first, second = read(table).conditions
-    assert (first.kinds, first.timeout, first.every) == (("database",), 5 * SECOND, 15 * SECOND)
-    assert (second.sources, second.every) == (("orders",), timedelta(minutes=1))
+    assert (first.kinds, first.timeout, first.interval) == (("database",), 5 * SECOND, 15 * SECOND)
+    assert (second.sources, second.interval) == (("orders",), timedelta(minutes=1))
 
 
 @pytest.mark.parametrize(

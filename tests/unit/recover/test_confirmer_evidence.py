@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from redrive.letters import State
+from redrive.letters import LetterState
 from redrive.recover.confirmer import Confirmer
 from redrive.testing import letters
 from redrive.transports import Source
@@ -37,7 +37,7 @@ async def test_letter_stays_unconfirmed_while_its_redrive_waits_in_the_queue() -
     for _ in range(5):
         await after_the_timeout(world, confirmer)
     letter = await world.the_letter()
-    assert (letter.state, letter.unconfirmed) == (State.PROCESSING, True)
+    assert (letter.state, letter.unconfirmed) == (LetterState.PROCESSING, True)
     assert confirmer.counts.unconfirmed == 1
 
 
@@ -46,10 +46,10 @@ async def test_letter_is_presumed_resolved_a_timeout_after_its_redrive_was_taken
     receiver = await world.transport.receiver(Source(name="orders"))
     receiver.accept(await receiver.receive())
     await after_the_timeout(world, confirmer)
-    assert (await world.the_letter()).state is State.PROCESSING
+    assert (await world.the_letter()).state is LetterState.PROCESSING
     await after_the_timeout(world, confirmer)
     letter = await world.the_letter()
-    assert (letter.state, letter.presumed) == (State.RESOLVED, True)
+    assert (letter.state, letter.presumed) == (LetterState.RESOLVED, True)
 
 
 async def test_letter_is_not_presumed_resolved_when_its_redrive_was_given_back() -> None:
@@ -61,4 +61,4 @@ async def test_letter_is_not_presumed_resolved_when_its_redrive_was_given_back()
     await after_the_timeout(world, confirmer)
     await after_the_timeout(world, confirmer)
     letter = await world.the_letter()
-    assert (letter.state, letter.unconfirmed) == (State.PROCESSING, True)
+    assert (letter.state, letter.unconfirmed) == (LetterState.PROCESSING, True)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from redrive.letters import Headers, Message, State
+from redrive.letters import Headers, LetterState, Message
 from redrive.letters.redrive import redrive_of
 from redrive.rules import Health, StrategyOptions
 from redrive.stores.changes import Resolve, Settlement
@@ -39,15 +39,15 @@ async def test_a_transient_failure_is_sent_back_after_a_minute_and_resolved_by_i
         await world.send(b"one")
         await world.collect()
         letter = await world.the_letter()
-        assert (letter.state, letter.strategy, letter.source) == (State.PENDING, "immediate", "orders")
+        assert (letter.state, letter.strategy, letter.source) == (LetterState.PENDING, "immediate", "orders")
         assert await world.worker.turn() == 0, "it is not due yet"
         world.clock.advance(MINUTE)
         handler.error = None
         assert await world.worker.turn() == 1
-        assert (await world.the_letter()).state is State.PROCESSING
+        assert (await world.the_letter()).state is LetterState.PROCESSING
         await world.collect()
     resolved = await world.the_letter()
-    assert resolved.state is State.RESOLVED
+    assert resolved.state is LetterState.RESOLVED
     assert not resolved.presumed
     assert handler.seen == [b"one", b"one"]
     (whole,) = await world.store.load([resolved.id])
@@ -63,12 +63,12 @@ async def test_five_cycles_are_one_record_with_five_attempts_that_has_failed() -
         for cycle in range(5):
             await world.collect()
             letter = await world.the_letter()
-            assert (letter.state, letter.dlq_retry_count) == (State.PENDING, cycle)
+            assert (letter.state, letter.dlq_retry_count) == (LetterState.PENDING, cycle)
             world.clock.advance(2 * timedelta(hours=1))
             assert await world.worker.turn() == 1
         await world.collect()
     letter = await world.the_letter()
-    assert (letter.state, letter.dlq_retry_count) == (State.FAILED, 5)
+    assert (letter.state, letter.dlq_retry_count) == (LetterState.FAILED, 5)
     (whole,) = await world.store.load([letter.id])
     assert [attempt.result for attempt in whole.attempts] == ["failed"] * 5
     assert whole.message.headers == Headers({"x-tenant": "north"}), "no marks pile up"
@@ -92,11 +92,13 @@ async def test_the_waits_of_the_immediate_strategy_grow() -> None:
 @pytest.mark.parametrize(
     ("error", "state", "strategy"),
     [
-        (PermissionError("no"), State.MANUAL, "manual"),
-        (ValueError("nobody knows"), State.MANUAL, "manual"),
+        (PermissionError("no"), LetterState.MANUAL, "manual"),
+        (ValueError("nobody knows"), LetterState.MANUAL, "manual"),
     ],
 )
-async def test_what_only_a_person_can_decide_is_parked(error: Exception, state: State, strategy: str) -> None:
+async def test_what_only_a_person_can_decide_is_parked(
+    error: Exception, state: LetterState, strategy: str
+) -> None:
     world = World()
     await world.open()
     async with world.consuming(Flaky(error)):
@@ -166,14 +168,14 @@ async def test_an_outage_is_waited_for_until_the_system_is_well() -> None:
             world.clock.advance(MINUTE)
             assert await world.worker.turn() == 0
             letter = await world.the_letter()
-            assert (letter.state, letter.dlq_retry_count) == (State.PENDING, 0), "nothing was tried"
+            assert (letter.state, letter.dlq_retry_count) == (LetterState.PENDING, 0), "nothing was tried"
             assert letter.waits_for == "cpu"
         world.health = Health(cpu=0.2)
         handler.error = None
         world.clock.advance(MINUTE)
         await world.worker.turn()
         await world.collect()
-    assert (await world.the_letter()).state is State.RESOLVED
+    assert (await world.the_letter()).state is LetterState.RESOLVED
 
 
 async def test_redrive_without_verdict_is_unconfirmed_while_its_message_waits() -> None:
@@ -191,7 +193,7 @@ async def test_redrive_without_verdict_is_unconfirmed_while_its_message_waits() 
         assert await world.rescuer.turn() == []
         assert await world.confirmer.turn() == 1
     letter = await world.the_letter()
-    assert (letter.state, letter.unconfirmed, letter.presumed) == (State.PROCESSING, True, False)
+    assert (letter.state, letter.unconfirmed, letter.presumed) == (LetterState.PROCESSING, True, False)
     assert (world.confirmer.counts.unconfirmed, world.confirmer.counts.presumed) == (1, 0)
 
 
@@ -209,7 +211,7 @@ async def test_verdict_after_the_timeout_resolves_an_unconfirmed_letter() -> Non
     async with world.consuming(handler):
         await world.collect()
     letter = await world.the_letter()
-    assert (letter.state, letter.unconfirmed, letter.presumed) == (State.RESOLVED, False, False)
+    assert (letter.state, letter.unconfirmed, letter.presumed) == (LetterState.RESOLVED, False, False)
 
 
 async def test_redrive_is_presumed_only_after_it_was_taken_and_another_timeout_without_a_death() -> None:
@@ -223,7 +225,7 @@ async def test_redrive_is_presumed_only_after_it_was_taken_and_another_timeout_w
     await _take_without_verdict(world)
     world.clock.advance(timedelta(minutes=31))
     await world.confirmer.turn()
-    assert (await world.the_letter()).state is State.PROCESSING
+    assert (await world.the_letter()).state is LetterState.PROCESSING
     for _ in range(3):
         world.clock.advance(timedelta(minutes=8))
         await world.confirmer.turn()
@@ -231,7 +233,7 @@ async def test_redrive_is_presumed_only_after_it_was_taken_and_another_timeout_w
     world.clock.advance(timedelta(minutes=8))
     await world.confirmer.turn()
     letter = await world.the_letter()
-    assert (letter.state, letter.presumed, letter.unconfirmed) == (State.RESOLVED, True, False)
+    assert (letter.state, letter.presumed, letter.unconfirmed) == (LetterState.RESOLVED, True, False)
 
 
 async def test_redrive_that_dies_after_it_was_presumed_is_a_letter_of_its_own_that_counts_on() -> None:
@@ -246,13 +248,13 @@ async def test_redrive_that_dies_after_it_was_presumed_is_a_letter_of_its_own_th
     for _ in range(6):
         world.clock.advance(timedelta(minutes=31))
         await world.confirmer.turn()
-    assert await world.states() == [State.RESOLVED]
+    assert await world.states() == [LetterState.RESOLVED]
     world.broker.append("orders", taken)
     async with world.consuming(handler):
         await world.collect()
-    assert await world.states() == [State.PENDING, State.RESOLVED]
-    pending = next(head for head in await world.heads() if head.state is State.PENDING)
-    first = next(head for head in await world.heads() if head.state is State.RESOLVED)
+    assert await world.states() == [LetterState.PENDING, LetterState.RESOLVED]
+    pending = next(head for head in await world.heads() if head.state is LetterState.PENDING)
+    first = next(head for head in await world.heads() if head.state is LetterState.RESOLVED)
     (whole,) = await world.store.load([pending.id])
     assert (whole.prior_redrives, whole.derived_from) == (1, first.id)
     assert redrive_of(whole.message.headers) is None
@@ -278,7 +280,7 @@ async def test_a_worker_that_lost_its_lease_changes_nothing_and_that_is_counted(
     world.clock.advance(timedelta(minutes=6))
     await world.rescuer.turn()
     before = await world.the_letter()
-    await world.worker.mark_as_sent([head.hold])
+    await world.worker.mark_as_sent([head.claim_token])
     assert world.worker.counts.stale == 1
     assert await world.the_letter() == before
     assert before.dlq_retry_count == 1, "the crash counts"
@@ -292,8 +294,8 @@ async def test_a_verdict_that_is_quicker_than_the_word_that_it_was_sent_is_no_lo
         await world.collect()
     world.clock.advance(MINUTE)
     (head,) = await world.store.claim("worker-1", broker="memory")
-    await world.store.settle([Settlement(head.hold, Resolve())])
-    await world.worker.mark_as_sent([head.hold])
+    await world.store.settle([Settlement(head.claim_token, Resolve())])
+    await world.worker.mark_as_sent([head.claim_token])
     assert (world.worker.counts.sent, world.worker.counts.stale) == (1, 0)
 
 
@@ -307,7 +309,7 @@ async def test_a_letter_that_cannot_be_sent_is_kept_and_not_counted() -> None:
     world.broker.refuse("orders", "disk full")
     await world.worker.turn()
     letter = await world.the_letter()
-    assert (letter.state, letter.dlq_retry_count) == (State.PENDING, 0)
+    assert (letter.state, letter.dlq_retry_count) == (LetterState.PENDING, 0)
     assert "disk full" in world.troubles[0]
     world.broker.permit("orders")
     world.clock.advance(MINUTE)
@@ -341,7 +343,7 @@ async def test_when_most_redrives_die_again_the_breaker_holds_the_rest_back_unti
         for _ in range(6):
             await world.worker.turn()
             await world.collect()
-    assert set(await world.states()) == {State.RESOLVED}
+    assert set(await world.states()) == {LetterState.RESOLVED}
 
 
 async def test_a_letter_that_does_not_say_where_it_came_from_is_parked_and_never_sent_to_its_own_dead_letters() -> (
@@ -359,7 +361,7 @@ async def test_a_letter_that_does_not_say_where_it_came_from_is_parked_and_never
     assert (letter.source, letter.strategy) == ("orders.dlq", "immediate")
     world.clock.advance(MINUTE)
     assert await world.worker.turn() == 1
-    assert (await world.the_letter()).state is State.MANUAL
+    assert (await world.the_letter()).state is LetterState.MANUAL
     assert await world.transport.depth("orders.dlq") == 0
 
 
@@ -372,7 +374,7 @@ async def test_a_worker_stops_when_it_is_told_to_and_can_be_woken() -> None:
     stop = asyncio.Event()
     task = asyncio.create_task(world.worker.run(stop))
     await world.quiet()
-    assert (await world.the_letter()).state is State.MANUAL
+    assert (await world.the_letter()).state is LetterState.MANUAL
     world.worker.wake()
     await world.quiet()
     stop.set()

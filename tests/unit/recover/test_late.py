@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from redrive.errors import StoreBusyError
-from redrive.letters import DeadLetter, State
+from redrive.letters import DeadLetter, LetterState
 from redrive.replay.options import ReplayOptions
 from redrive.replay.plan import begin, plan
 from redrive.replay.run import Replay
@@ -95,7 +95,7 @@ async def test_redrive_that_dies_after_the_verdict_timeout_returns_to_its_letter
     async with world.consuming(failing):
         await world.collect()
     letter = await world.the_letter()
-    assert (letter.state, letter.dlq_retry_count) == (State.PENDING, 1)
+    assert (letter.state, letter.dlq_retry_count) == (LetterState.PENDING, 1)
 
 
 class Forgetful(MemoryStore):

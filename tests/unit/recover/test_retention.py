@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from redrive.errors import FormatError, SettingsError, StoreError
-from redrive.letters import DeadLetter, LetterHead, State, SystemState
+from redrive.letters import DeadLetter, LetterHead, LetterState, SystemState
 from redrive.recover.retention import NEVER_DUE, Restored, Retention, RetentionOptions, restore
 from redrive.stores import cold_files
 from redrive.stores.base import Store
@@ -19,7 +19,7 @@ from redrive.stores.changes import (
     Change,
     Delete,
     Discard,
-    Exhaust,
+    Fail,
     Outcome,
     Park,
     Resolve,
@@ -63,7 +63,7 @@ async def settled(store: Store, given: Sequence[DeadLetter], outcome: Outcome) -
     """Add letters, claim them and say an outcome."""
     await store.add(given)
     held = await store.take([letter.id for letter in given], "worker")
-    assert all(await store.settle([Settlement(head.hold, outcome) for head in held]))
+    assert all(await store.settle([Settlement(head.claim_token, outcome) for head in held]))
     return [head.id for head in held]
 
 
@@ -96,18 +96,18 @@ async def test_resolved_letters_are_deleted_after_thirty_days(
 async def test_failed_letters_are_written_and_archived_after_ninety_days(
     store: Store, clock: ManualClock, retention: Retention, options: RetentionOptions
 ) -> None:
-    ids = await settled(store, letters(3), Exhaust(detail="gone"))
+    ids = await settled(store, letters(3), Fail(detail="gone"))
     clock.advance(90 * DAY)
     await retention.turn()
     assert in_files(options) == []
     before = await store.load(ids)
     clock.advance(DAY)
     await retention.turn()
-    assert {head.state for head in (await heads(store)).values()} == {State.ARCHIVED}
+    assert {head.state for head in (await heads(store)).values()} == {LetterState.ARCHIVED}
     assert sorted(in_files(options), key=lambda letter: letter.id) == sorted(
         before, key=lambda letter: letter.id
     )
-    assert {letter.state for letter in before} == {State.FAILED}
+    assert {letter.state for letter in before} == {LetterState.FAILED}
     assert [file.path.name for file in cold_files.listing(options.directory)] == [
         "letters-2026-05-13-001.jsonl.zst"
     ]
@@ -117,7 +117,7 @@ async def test_failed_letters_are_written_and_archived_after_ninety_days(
 async def test_archived_letters_are_written_once_more_and_deleted_after_a_year(
     store: Store, clock: ManualClock, retention: Retention, options: RetentionOptions
 ) -> None:
-    [failed] = await settled(store, [a_letter("a")], Exhaust())
+    [failed] = await settled(store, [a_letter("a")], Fail())
     [discarded] = await settled(store, [a_letter("b")], Park())
     await store.apply(Discard("no use"), [discarded], by="ann")
     clock.advance(91 * DAY)
@@ -150,7 +150,7 @@ async def test_what_is_pending_held_or_manual_is_never_touched(
 async def test_many_letters_go_in_batches(
     store: Store, clock: ManualClock, options: RetentionOptions
 ) -> None:
-    await settled(store, letters(25), Exhaust())
+    await settled(store, letters(25), Fail())
     clock.advance(91 * DAY)
     retention = Retention(store, clock, msgspec.structs.replace(options, batch=10))
     await retention.turn()
@@ -162,7 +162,7 @@ async def test_large_letters_go_in_smaller_files(
     store: Store, clock: ManualClock, retention: Retention, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("redrive.recover.retention._PORTION", 40)  # bytes; each of the bodies has 16
-    await settled(store, letters(5), Exhaust())
+    await settled(store, letters(5), Fail())
     clock.advance(91 * DAY)
     await retention.turn()
     assert (retention.counts.files, retention.counts.archived) == (3, 5)
@@ -185,7 +185,7 @@ class Meddling(MemoryStore):
         await super().apply(change, ids, by=by)
 
 
-@pytest.mark.parametrize("outcome", [Resolve(), Exhaust()])
+@pytest.mark.parametrize("outcome", [Resolve(), Fail()])
 async def test_a_letter_that_somebody_else_changed_does_not_stop_the_rest(
     clock: ManualClock, options: RetentionOptions, outcome: Outcome
 ) -> None:
@@ -197,7 +197,7 @@ async def test_a_letter_that_somebody_else_changed_does_not_stop_the_rest(
     await retention.turn()
     assert retention.counts.changed == 1
     assert retention.counts.deleted + retention.counts.archived == 4
-    assert {head.state for head in (await heads(store)).values()} <= {State.ARCHIVED}
+    assert {head.state for head in (await heads(store)).values()} <= {LetterState.ARCHIVED}
 
 
 class Noting(MemoryStore):
@@ -214,7 +214,7 @@ async def test_a_note_written_meanwhile_is_never_deleted_unwritten(
     clock: ManualClock, options: RetentionOptions
 ) -> None:
     store = Noting(clock)
-    ids = await settled(store, letters(2), Exhaust())
+    ids = await settled(store, letters(2), Fail())
     await store.apply(Archive(), ids, by="ann")
     clock.advance(366 * DAY)
     retention = Retention(store, clock, options)
@@ -230,13 +230,13 @@ async def test_a_letter_that_cannot_be_written_exactly_stays_and_is_told(
     store: Store, clock: ManualClock, options: RetentionOptions
 ) -> None:
     odd = msgspec.structs.replace(a_letter("odd"), system_state=SystemState(float("nan"), 0.5))
-    ids = await settled(store, [odd, *letters(2)], Exhaust())
+    ids = await settled(store, [odd, *letters(2)], Fail())
     clock.advance(91 * DAY)
     told: list[Exception] = []
     retention = Retention(store, clock, options, trouble=lambda _what, error: told.append(error))
     await retention.turn()
     assert (retention.counts.refused, retention.counts.archived) == (1, 2)
-    assert (await heads(store))[ids[0]].state is State.FAILED
+    assert (await heads(store))[ids[0]].state is LetterState.FAILED
     assert ids[0] in str(told[0])
 
 
@@ -245,12 +245,12 @@ async def test_without_a_place_for_files_nothing_is_changed_but_what_needs_none(
 ) -> None:
     options.directory.write_bytes(b"a file, not a directory")
     await settled(store, [a_letter("resolved")], Resolve())
-    [failed] = await settled(store, [a_letter("failed")], Exhaust())
+    [failed] = await settled(store, [a_letter("failed")], Fail())
     clock.advance(91 * DAY)
     with pytest.raises(StoreError):
         await Retention(store, clock, options).turn()
     assert {letter_id: head.state for letter_id, head in (await heads(store)).items()} == {
-        failed: State.FAILED
+        failed: LetterState.FAILED
     }
 
 
@@ -305,7 +305,7 @@ async def test_the_service_looks_again_and_stops_when_told(options: RetentionOpt
 
 async def put_away(store: Store, clock: ManualClock, retention: Retention, count: int) -> list[str]:
     """Letters that are in files only."""
-    ids = await settled(store, letters(count), Exhaust(detail="gone"))
+    ids = await settled(store, letters(count), Fail(detail="gone"))
     await store.apply(Annotate("look at the address"), ids[:1], by="ann")
     clock.advance(91 * DAY)
     await retention.turn()
@@ -322,7 +322,7 @@ async def test_a_file_brings_letters_back_and_nothing_is_sent_unasked(
     path = cold_files.listing(options.directory)[-1].path
     originals = {letter.id: letter for letter in cold_files.read(path)}
     assert await restore(store, path, by="ann") == Restored(read=3, added=3, parked=3)
-    assert {head.state for head in (await heads(store)).values()} == {State.MANUAL}
+    assert {head.state for head in (await heads(store)).values()} == {LetterState.MANUAL}
     assert await store.claim("worker", broker="rabbitmq", limit=10) == []
     for letter in await store.load(ids):
         assert letter.message == originals[letter.id].message
@@ -361,7 +361,7 @@ async def test_a_restore_that_was_cut_short_is_finished_by_the_next(
     assert await store.claim("worker", broker="rabbitmq", limit=10) == []
     # When, then
     assert await restore(store, path, by="ann") == Restored(read=3, present=3, parked=3)
-    assert {head.state for head in (await heads(store)).values()} == {State.MANUAL}
+    assert {head.state for head in (await heads(store)).values()} == {LetterState.MANUAL}
 
 
 async def test_a_letter_that_is_pending_in_the_file_is_pending_again(store: Store, tmp_path: Path) -> None:
@@ -377,11 +377,11 @@ async def test_a_letter_that_died_again_meanwhile_is_left_alone(
     await store.add([a_letter("orders/0")])
     counts = await restore(store, cold_files.listing(options.directory)[-1].path, by="ann")
     assert counts == Restored(read=2, added=1, present=1, parked=1)
-    assert (await heads(store))[ids[0]].state is State.PENDING
+    assert (await heads(store))[ids[0]].state is LetterState.PENDING
 
 
 async def test_what_is_whole_before_the_damage_is_restored(store: Store, tmp_path: Path) -> None:
-    failed = [msgspec.structs.replace(letter, state=State.FAILED) for letter in letters(1200)]
+    failed = [msgspec.structs.replace(letter, state=LetterState.FAILED) for letter in letters(1200)]
     path = cold_files.write(tmp_path, failed, day=ManualClock().now().date())
     data = path.read_bytes()
     path.write_bytes(data[: len(data) - 100])

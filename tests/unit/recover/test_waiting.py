@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from redrive.errors import PublishError
-from redrive.letters import Kind, LetterHead, Origin, State
+from redrive.letters import FailureKind, LetterHead, LetterState, Origin
 from redrive.recover.admission import Admission
 from redrive.recover.rates import RateLimits
 from redrive.rules import Health
@@ -29,7 +29,7 @@ LETTERS = 2000
 class CountingWorld(World):
     """A world on a SQLite file, with letters of a database error that are due."""
 
-    async def add(self, count: int, kind: Kind = Kind.DATABASE, **fields: Any) -> None:
+    async def add(self, count: int, kind: FailureKind = FailureKind.DATABASE, **fields: Any) -> None:
         fields.setdefault("source", "orders")
         fields.setdefault("strategy", str(self.strategy.strategy_for(kind)))
         await self.store.add(
@@ -89,7 +89,7 @@ async def test_letters_go_when_the_condition_holds(world: CountingWorld) -> None
 
 
 async def test_letters_of_an_open_breaker_wait_and_one_goes_as_a_probe(world: CountingWorld) -> None:
-    await world.add(50, Kind.NETWORK)
+    await world.add(50, FailureKind.NETWORK)
     for _ in range(3):
         world.breakers.died("orders")
     assert await world.worker.turn() == 0
@@ -107,13 +107,13 @@ async def test_probe_that_no_letter_used_is_not_lost(world: CountingWorld) -> No
         world.breakers.died("orders")
     world.clock.advance(MINUTE)
     assert await world.worker.turn() == 0
-    await world.add(5, Kind.NETWORK)
+    await world.add(5, FailureKind.NETWORK)
     assert await world.worker.turn() == 1
 
 
 async def test_other_sources_go_on_while_one_waits(world: CountingWorld) -> None:
-    await world.add(100, Kind.NETWORK, priority=9)
-    await world.add(5, Kind.NETWORK, source="mail")
+    await world.add(100, FailureKind.NETWORK, priority=9)
+    await world.add(5, FailureKind.NETWORK, source="mail")
     world.broker.make("mail")
     for _ in range(3):
         world.breakers.died("orders")
@@ -142,8 +142,8 @@ async def test_rate_limits_the_letters_of_each_source() -> None:
     rates = RateLimits(world.clock, 2.0, {"mail": 0.5})
     admission = Admission(world.clock, world.strategy, world.breakers, rates=rates)
     worker = world.a_worker("w", admission=admission)
-    await world.add(100, Kind.NETWORK)
-    await world.add(100, Kind.NETWORK, source="mail")
+    await world.add(100, FailureKind.NETWORK)
+    await world.add(100, FailureKind.NETWORK, source="mail")
     for _ in range(20):
         while await worker.turn():
             pass
@@ -159,7 +159,7 @@ async def test_worker_waits_for_the_next_token_and_not_for_the_next_poll() -> No
     admission = Admission(
         world.clock, world.strategy, world.breakers, rates=RateLimits(world.clock, None, {"orders": 4.0})
     )
-    await world.add(10, Kind.NETWORK)
+    await world.add(10, FailureKind.NETWORK)
     worker = world.a_worker("w", admission=admission, poll=timedelta(hours=1))
     assert [await worker.turn(), await worker.turn()] == [4, 0]
     assert admission.pause(timedelta(hours=1)) == timedelta(seconds=0.25)
@@ -187,7 +187,8 @@ async def test_letters_of_a_consumer_group_that_is_gone_wait_until_it_is_back() 
     for group in ("billing", "audit"):
         origin = Origin(transport="memory", source="orders", consumer_group=group)
         lot = [
-            a_letter(f"{group}/{n}", origin=origin, failure=a_failure(kind=Kind.NETWORK)) for n in range(20)
+            a_letter(f"{group}/{n}", origin=origin, failure=a_failure(kind=FailureKind.NETWORK))
+            for n in range(20)
         ]
         await world.store.add(lot)
     transport.gone.add(("orders", "billing"))
@@ -200,7 +201,7 @@ async def test_letters_of_a_consumer_group_that_is_gone_wait_until_it_is_back() 
         await world.hour()
         assert len(await world.store.journal(limit=1000)) == lines
         assert await world.store.tally("waits_for") == {"consumer:orders/billing": 20}
-        assert 55 <= transport.asked - asked <= 61, "once per `recheck`"
+        assert 55 <= transport.asked - asked <= 61, "once per `recheck_interval`"
         assert world.worker.undeliverable == {"orders": "it has no members"}
     finally:
         transport.gone.clear()
@@ -210,7 +211,7 @@ async def test_letters_of_a_consumer_group_that_is_gone_wait_until_it_is_back() 
 
 
 async def test_source_that_refuses_redrives_is_tried_with_single_letters(world: CountingWorld) -> None:
-    await world.add(500, Kind.NETWORK)
+    await world.add(500, FailureKind.NETWORK)
     world.broker.refuse("orders", "disk full")
     await world.hour()
     lines = await world.store.journal(limit=10_000)
@@ -222,7 +223,7 @@ async def test_source_that_refuses_redrives_is_tried_with_single_letters(world: 
 
 
 async def test_letter_that_is_always_refused_does_not_hold_up_its_source(world: CountingWorld) -> None:
-    await world.add(30, Kind.NETWORK)
+    await world.add(30, FailureKind.NETWORK)
     (oldest, *_) = (await world.store.page(limit=100)).heads[::-1]
     publish = world.transport.publish
 
@@ -243,7 +244,7 @@ async def test_strategy_that_became_conditional_since_it_was_stored_is_held_back
     world.health = Health(cpu=0.95)
     assert await world.worker.turn() == 3
     heads = (await world.store.page()).heads
-    assert {(head.state, head.strategy) for head in heads} == {(State.PENDING, "conditional")}
+    assert {(head.state, head.strategy) for head in heads} == {(LetterState.PENDING, "conditional")}
     lines = len(await world.store.journal())
     await world.hour()
     assert len(await world.store.journal()) == lines
@@ -253,7 +254,7 @@ async def test_strategy_that_became_conditional_since_it_was_stored_is_held_back
 async def test_workers_of_one_process_send_one_probe_together() -> None:
     world = CountingWorld()
     await world.open()
-    await world.add(20, Kind.NETWORK)
+    await world.add(20, FailureKind.NETWORK)
     for _ in range(3):
         world.breakers.died("orders")
     world.clock.advance(MINUTE)
@@ -278,7 +279,7 @@ class BrokenStore:
 async def test_reservation_is_returned_when_the_claim_fails() -> None:
     world = CountingWorld()
     await world.open()
-    await world.add(20, Kind.NETWORK)
+    await world.add(20, FailureKind.NETWORK)
     for _ in range(3):
         world.breakers.died("orders")
     world.clock.advance(MINUTE)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from redrive.errors import FormatError, RedriveError, SettingsError
-from redrive.letters import Attempt, DeadLetter, Headers, Message, Note, State, Typed
+from redrive.letters import DeadLetter, Headers, LetterState, Message, Note, RedriveAttempt, TypedValue
 from redrive.replay import edit as edits
 from redrive.replay.difference import changes, diff
 from redrive.replay.edit import (
@@ -194,9 +194,9 @@ def test_an_edit_that_changes_nothing_keeps_every_byte(edit: Edit) -> None:
 
 TYPED = Headers(
     [
-        ("small", Typed("int16", 5)), ("half", Typed("float32", 0.5)), ("raw", b"north"), ("odd", b"\xff"),
+        ("small", TypedValue("int16", 5)), ("half", TypedValue("float32", 0.5)), ("raw", b"north"), ("odd", b"\xff"),
         ("double", 0.5), ("money", Decimal("1.10")), ("twice", 1), ("twice", 2), ("when", NOW),
-        ("id", UUID(int=7)), ("table", Headers({"count": Typed("int64", 1), "key": b"k"})),
+        ("id", UUID(int=7)), ("table", Headers({"count": TypedValue("int64", 1), "key": b"k"})),
     ]
 )  # fmt: skip
 
@@ -222,9 +222,10 @@ def test_a_header_keeps_its_wire_type_where_the_new_value_fits() -> None:
     after = apply(edit, a_message(headers=TYPED)).headers
     assert after == Headers(
         [
-            ("small", Typed("int16", 7)), ("half", Typed("float32", 2.0)), ("raw", b"south"), ("odd", b"\xff"),
-            ("double", 3.0), ("money", Decimal("2.20")), ("twice", 9), ("when", NOW), ("id", UUID(int=7)),
-            ("table", Headers({"count": Typed("int64", 2), "key": b"l"})),
+            ("small", TypedValue("int16", 7)), ("half", TypedValue("float32", 2.0)), ("raw", b"south"),
+            ("odd", b"\xff"), ("double", 3.0), ("money", Decimal("2.20")), ("twice", 9), ("when", NOW),
+            ("id", UUID(int=7)),
+            ("table", Headers({"count": TypedValue("int64", 2), "key": b"l"})),
         ]
     )  # fmt: skip
 
@@ -251,13 +252,13 @@ def test_an_expression_leaves_headers_alone_that_it_does_not_name() -> None:
         Expression('headers.small = headers.small + 1; headers["copy"] = headers.odd'), message
     ).headers
     assert after[1:-1] == TYPED[1:]
-    assert (after[0], after[-1]) == (("small", Typed("int16", 6)), ("copy", b"\xff"))
+    assert (after[0], after[-1]) == (("small", TypedValue("int16", 6)), ("copy", b"\xff"))
 
 
 def test_an_expression_reaches_into_tables_and_deletes() -> None:
     edit = Expression('headers.table.count = headers["table"]["count"] + 1; del headers["twice"], headers.id')
     after = apply(edit, a_message(headers=TYPED)).headers
-    assert after.get("table") == Headers({"count": Typed("int64", 2), "key": b"k"})
+    assert after.get("table") == Headers({"count": TypedValue("int64", 2), "key": b"k"})
     assert after.names() == TYPED.names() - {"twice", "id"}
 
 
@@ -301,12 +302,12 @@ def test_what_was_kept_is_checked_when_it_is_read(text: str) -> None:
 
 
 def a_worn_letter() -> DeadLetter:
-    attempt = Attempt(
+    attempt = RedriveAttempt(
         number=1, started_at=NOW, ended_at=NOW, worker="w", strategy=None, result="failed", fence=1
     )
     return msgspec.structs.replace(
         a_letter("orders/7", priority=3, tags=("vip",)),
-        state=State.FAILED, dlq_retry_count=5, fence=5, attempts=(attempt,), notes=(Note(NOW, "ann", "hm"),),
+        state=LetterState.FAILED, dlq_retry_count=5, fence=5, attempts=(attempt,), notes=(Note(NOW, "ann", "hm"),),
     )  # fmt: skip
 
 
@@ -318,7 +319,7 @@ def test_a_copy_has_an_id_of_its_own_and_names_the_letter_it_comes_from() -> Non
     assert copy.derived_from == letter.id
     assert copy.message.body == b'{"order":2}'
     assert copy.size == len(b'{"order":2}')
-    assert (copy.state, copy.fence, copy.dlq_retry_count, copy.attempts) == (State.PENDING, 0, 0, ())
+    assert (copy.state, copy.fence, copy.dlq_retry_count, copy.attempts) == (LetterState.PENDING, 0, 0, ())
     assert (copy.priority, copy.tags, copy.origin, copy.failure) == (
         3,
         ("vip",),

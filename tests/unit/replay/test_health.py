@@ -105,8 +105,8 @@ async def redriven(world: World, died: int, resolved: int) -> None:
     held = await world.store.take([head.id for head in heads], "worker-1")
     failure = a_failure("boom", at=world.clock.now())
     again = Retry(at=world.clock.now(), failure=failure)
-    await world.store.settle([Settlement(head.hold, again) for head in held[:died]])
-    await world.store.settle([Settlement(head.hold, Resolve()) for head in held[died:]])
+    await world.store.settle([Settlement(head.claim_token, again) for head in held[:died]])
+    await world.store.settle([Settlement(head.claim_token, Resolve()) for head in held[died:]])
 
 
 @pytest.mark.parametrize(

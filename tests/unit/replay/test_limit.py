@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import msgspec
 
-from redrive.letters import DeadLetter, State
+from redrive.letters import DeadLetter, LetterState
 from redrive.replay.options import ReplayOptions
 from redrive.replay.plan import begin, by_ids, plan
 from redrive.replay.run import Replay
@@ -55,18 +55,18 @@ async def with_second_copy_dead() -> tuple[World, DeadLetter]:
     failing = False
     async with world.consuming(handle):
         await world.collect()
-    assert await world.states() == [State.RESOLVED]
+    assert await world.states() == [LetterState.RESOLVED]
     await world.transport.publish([Publication(message, Target(name="orders"))])
     failing = True
     async with world.consuming(handle):
         await world.collect()
-    (head,) = [one for one in await world.heads() if one.state is not State.RESOLVED]
+    (head,) = [one for one in await world.heads() if one.state is not LetterState.RESOLVED]
     return world, (await world.store.load([head.id]))[0]
 
 
 async def test_second_copy_of_a_resolved_redrive_keeps_the_number_of_redrives() -> None:
     _, letter = await with_second_copy_dead()
-    assert (letter.state, letter.prior_redrives, letter.dlq_retry_count) == (State.PENDING, LIMIT, 0)
+    assert (letter.state, letter.prior_redrives, letter.dlq_retry_count) == (LetterState.PENDING, LIMIT, 0)
 
 
 async def test_worker_does_not_send_a_second_copy_beyond_the_limit() -> None:
@@ -74,7 +74,7 @@ async def test_worker_does_not_send_a_second_copy_beyond_the_limit() -> None:
     world.clock.advance(timedelta(days=1))
     await world.worker.turn()
     assert await world.transport.depth("orders") == 0
-    assert await world.states() == [State.FAILED, State.RESOLVED]
+    assert await world.states() == [LetterState.FAILED, LetterState.RESOLVED]
 
 
 async def test_replay_does_not_send_a_second_copy_beyond_the_limit() -> None:
@@ -84,7 +84,7 @@ async def test_replay_does_not_send_a_second_copy_beyond_the_limit() -> None:
     assert dict(done.outcomes) == {"failed": 1}
     (item,) = await world.store.items(done.id, limit=10)
     assert "redriven 2 times, which is the limit" in item.detail
-    assert await world.states() == [State.PENDING, State.RESOLVED], "the next worker closes it"
+    assert await world.states() == [LetterState.PENDING, LetterState.RESOLVED], "the next worker closes it"
     assert (await world.store.load([letter.id]))[0].dlq_retry_count == 0
 
 
@@ -111,12 +111,12 @@ async def test_unconfirmed_letter_of_another_broker_is_left_alone() -> None:
     await world.store.add([msgspec.structs.replace(letter, broker="south")])
     world.clock.advance(timedelta(days=1))
     (head,) = await world.store.claim("worker of south", broker="south")
-    await world.store.extend([head.hold], sent=True)
+    await world.store.extend([head.claim_token], sent=True)
     world.clock.advance(timedelta(hours=2))
     assert await world.store.overdue(broker="south", lease=timedelta(hours=1))
     assert dict((await replayed(world)).outcomes) == {"failed": 1}
     head = await world.the_letter()
-    assert (head.state, head.unconfirmed, head.fence) == (State.PROCESSING, True, 1)
+    assert (head.state, head.unconfirmed, head.fence) == (LetterState.PROCESSING, True, 1)
 
 
 async def test_copies_that_a_person_asks_for_are_sent_beyond_the_limit() -> None:

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from redrive.errors import SettingsError, SourceMissingError
-from redrive.letters import Message, State
+from redrive.letters import LetterState, Message
 from redrive.letters.redrive import redrive_of
 from redrive.replay.options import ReplayOptions, pack, unpack
 from redrive.replay.plan import Plan, begin, by_ids, order_of, plan
 from redrive.replay.run import Progress, Replay
 from redrive.replay.runner import describe_runner, has_ended, runner_name
-from redrive.stores.changes import Exhaust, Park, Release, Resolve, Settlement
+from redrive.stores.changes import Fail, Park, Resolve, Settlement, Unclaim
 from redrive.stores.operations import Operation, OperationState
-from redrive.stores.query import parse
+from redrive.stores.query import parse_query
 from redrive.testing import letters
 from redrive.transports import Publication
 from redrive.transports.redriving import SendOptions
@@ -35,7 +35,7 @@ async def a_world(count: int, **fields: Any) -> World:
 
 
 async def planned(world: World, words: str = "") -> Plan:
-    return await plan(world.store, parse(words, now=world.clock.now()), words=words)
+    return await plan(world.store, parse_query(words, now=world.clock.now()), words=words)
 
 
 async def started(world: World, options: ReplayOptions = PLAIN, words: str = "") -> Operation:
@@ -82,7 +82,7 @@ async def test_a_sent_letter_waits_for_its_verdict_and_keeps_its_message() -> No
     world = await a_world(1)
     await ran(world, await started(world))
     letter = await world.the_letter()
-    assert letter.state is State.PROCESSING
+    assert letter.state is LetterState.PROCESSING
     assert letter.sent_at is not None
     (message,) = await in_queue(world)
     assert message.body == b'{"order": 12345}'
@@ -97,11 +97,11 @@ async def test_replay_reports_letters_that_others_have_claimed_or_closed() -> No
     operation = await begin(world.store, frozen, PLAIN, by="anna", clock=world.clock)
     await world.store.take([frozen.ids[0]], "worker-1", lease=timedelta(hours=1))
     (sent,) = await world.store.take([frozen.ids[1]], "worker-2")
-    await world.store.extend([sent.hold], sent=True)
+    await world.store.extend([sent.claim_token], sent=True)
     (resolved,) = await world.store.take([frozen.ids[2]], "worker-3")
-    await world.store.settle([Settlement(resolved.hold, Resolve())])
+    await world.store.settle([Settlement(resolved.claim_token, Resolve())])
     (failed,) = await world.store.take([frozen.ids[3]], "worker-4")
-    await world.store.settle([Settlement(failed.hold, Exhaust())])
+    await world.store.settle([Settlement(failed.claim_token, Fail())])
     done = await drive(world, asyncio.create_task(ran(world, operation)))
     assert done.state is OperationState.DONE
     assert dict(done.outcomes) == {"sent": 1, "skipped": 2, "failed": 2}
@@ -121,7 +121,7 @@ async def test_replay_waits_for_a_letter_that_a_worker_is_about_to_release() -> 
     (held,) = await world.store.take([frozen.ids[1]], "worker-1")
     task = asyncio.create_task(ran(world, operation))
     await world.quiet()
-    await world.store.settle([Settlement(held.hold, Release())])
+    await world.store.settle([Settlement(held.claim_token, Unclaim())])
     done = await drive(world, task)
     assert dict(done.outcomes) == {"sent": 3}
     sent = [redrive_of(message.headers) for message in await in_queue(world)]
@@ -132,20 +132,20 @@ async def test_manual_letters_are_replayed_and_failed_ones_are_left_out_or_copie
     world = await a_world(2)
     (one, two) = await world.heads()
     (held,) = await world.store.take([one.id], "w")
-    await world.store.settle([Settlement(held.hold, Park())])
+    await world.store.settle([Settlement(held.claim_token, Park())])
     (held,) = await world.store.take([two.id], "w")
-    await world.store.settle([Settlement(held.hold, Exhaust())])
+    await world.store.settle([Settlement(held.claim_token, Fail())])
     frozen = await planned(world)
     assert frozen.ids == [one.id]
     assert [head.id for head in frozen.left_out] == [two.id]
-    both = await plan(world.store, parse("", now=world.clock.now()), copies=True)
+    both = await plan(world.store, parse_query("", now=world.clock.now()), copies=True)
     operation = await begin(world.store, both, PLAIN, by="anna", clock=world.clock)
     done = await ran(world, operation)
     assert dict(done.outcomes) == {"sent": 2}
     copies = [head for head in await world.heads() if head.id not in {one.id, two.id}]
     (copy,) = await world.store.load([copies[0].id])
     assert copy.derived_from == two.id
-    assert next(head.state for head in await world.heads() if head.id == two.id) is State.FAILED
+    assert next(head.state for head in await world.heads() if head.id == two.id) is LetterState.FAILED
 
 
 async def test_a_target_that_does_not_exist_stops_it_before_anything_is_sent() -> None:
@@ -153,7 +153,7 @@ async def test_a_target_that_does_not_exist_stops_it_before_anything_is_sent() -
     options = ReplayOptions(sending=SendOptions(target="ordres"))
     with pytest.raises(SourceMissingError, match="did you mean 'orders'"):
         await ran(world, await started(world, options))
-    assert await world.states() == [State.PENDING] * 3
+    assert await world.states() == [LetterState.PENDING] * 3
 
 
 async def test_letters_go_where_they_are_told_and_under_a_new_id_if_asked() -> None:
@@ -180,7 +180,7 @@ async def test_a_message_that_was_processed_already_is_skipped_on_demand() -> No
         ),
     )
     sent = next(head for head in await world.heads() if head.id == first.id)
-    await world.store.settle([Settlement(sent.hold, Resolve())])
+    await world.store.settle([Settlement(sent.claim_token, Resolve())])
     done = await ran(world, await started(world, ReplayOptions(skip_done=True)))
     assert dict(done.outcomes) == {"sent": 1, "skipped": 1}
 
@@ -221,7 +221,7 @@ async def test_a_canary_is_waited_for_and_stops_a_replay_whose_letters_die_again
     assert dict(done.outcomes) == {"sent": 5}
     assert heard[-1].died == 5
     assert world.collector.counts.replays == 5
-    assert (await world.states()).count(State.PENDING) == 100
+    assert (await world.states()).count(LetterState.PENDING) == 100
 
 
 async def test_a_canary_that_is_processed_lets_the_rest_go_by_the_ramp() -> None:
@@ -242,7 +242,7 @@ async def test_a_canary_that_is_processed_lets_the_rest_go_by_the_ramp() -> None
     assert done.state is OperationState.DONE
     assert sizes == [2, 1, 2, 5, 20, 20, 10]
     assert world.verdicts.counts.replays == 60
-    assert set(await world.states()) == {State.RESOLVED}
+    assert set(await world.states()) == {LetterState.RESOLVED}
 
 
 async def test_it_stops_by_itself_when_too_many_die_again_on_the_way() -> None:
@@ -475,7 +475,7 @@ async def test_plan_has_the_order_of_its_query() -> None:
     assert order_of(by_ids(by_age)) == "oldest"
     newest = await plan(world.store, by_ids(by_age, "newest"))
     assert newest.ids == by_age[::-1]
-    assert order_of(parse("sort:-priority", now=world.clock.now())) == "sort:-priority"
+    assert order_of(parse_query("sort:-priority", now=world.clock.now())) == "sort:-priority"
 
 
 def test_options_of_an_older_operation_say_newest_first() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from redrive.errors import SettingsError
-from redrive.rules import Exponential, Fixed, Listed, format_duration, parse_backoff, parse_duration
+from redrive.rules import DelayList, Exponential, Fixed, format_duration, parse_backoff, parse_duration
 
 SECOND = timedelta(seconds=1)
 durations = st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=3650))
@@ -24,7 +24,7 @@ exponentials = st.builds(
 def test_an_exponential_delay_is_never_negative_and_never_above_its_cap(
     backoff: Exponential, attempt: int, random: float
 ) -> None:
-    assert timedelta(0) <= backoff.delay(attempt, random) <= backoff.cap
+    assert timedelta(0) <= backoff.delay(attempt, random) <= backoff.max_delay
 
 
 @given(exponentials, st.integers(1, 200))
@@ -46,8 +46,8 @@ def test_a_generator_of_random_numbers_can_be_given() -> None:
 
 def test_a_list_stays_at_its_last_or_stops() -> None:
     delays = (5 * SECOND, 15 * SECOND, 30 * SECOND)
-    assert [Listed(*delays).delay(n) for n in (1, 2, 3, 4, 10**9)] == [*delays, delays[-1], delays[-1]]
-    assert [Listed(*delays, then="stop").delay(n) for n in (3, 4)] == [delays[-1], None]
+    assert [DelayList(*delays).delay(n) for n in (1, 2, 3, 4, 10**9)] == [*delays, delays[-1], delays[-1]]
+    assert [DelayList(*delays, then="stop").delay(n) for n in (3, 4)] == [delays[-1], None]
 
 
 def test_a_fixed_delay_is_always_the_same() -> None:
@@ -57,14 +57,14 @@ def test_a_fixed_delay_is_always_the_same() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Exponential(first=timedelta(0)),
-        lambda: Exponential(first=2 * SECOND, cap=SECOND),
+        lambda: Exponential(initial=timedelta(0)),
+        lambda: Exponential(initial=2 * SECOND, max_delay=SECOND),
         lambda: Exponential(factor=0.5),
         lambda: Exponential(factor=float("nan")),
         lambda: Exponential(jitter=1.5),
-        Listed,
-        lambda: Listed(-SECOND),
-        lambda: Listed(SECOND, then="again"),  # type: ignore[arg-type]
+        DelayList,
+        lambda: DelayList(-SECOND),
+        lambda: DelayList(SECOND, then="again"),  # type: ignore[arg-type]
         lambda: Fixed(-SECOND),
     ],
 )
@@ -81,9 +81,9 @@ def test_a_backoff_that_cannot_work_is_refused(make: Any) -> None:
         ("exponential 500ms ×3 max 5m +-10%", Exponential(SECOND / 2, 3, 300 * SECOND, 0.1)),
         ("exponential 2m jitter 0%", Exponential(120 * SECOND, 2, 120 * SECOND, 0)),
         ("10s", Fixed(10 * SECOND)),
-        (["5s", "15s"], Listed(5 * SECOND, 15 * SECOND)),
-        ("5s, 15s, stop", Listed(5 * SECOND, 15 * SECOND, then="stop")),
-        (("5s", "stop"), Listed(5 * SECOND, then="stop")),
+        (["5s", "15s"], DelayList(5 * SECOND, 15 * SECOND)),
+        ("5s, 15s, stop", DelayList(5 * SECOND, 15 * SECOND, then="stop")),
+        (("5s", "stop"), DelayList(5 * SECOND, then="stop")),
     ],
 )
 def test_a_backoff_is_read_from_text(spec: Any, backoff: Any) -> None:
@@ -115,8 +115,8 @@ def test_a_backoff_that_cannot_be_read_is_refused_in_one_line(spec: Any) -> None
 @given(
     st.one_of(
         st.builds(Fixed, durations),
-        st.lists(durations, min_size=2, max_size=5).map(lambda delays: Listed(*delays)),
-        st.lists(durations, min_size=1, max_size=5).map(lambda delays: Listed(*delays, then="stop")),
+        st.lists(durations, min_size=2, max_size=5).map(lambda delays: DelayList(*delays)),
+        st.lists(durations, min_size=1, max_size=5).map(lambda delays: DelayList(*delays, then="stop")),
         st.builds(
             Exponential,
             positive,

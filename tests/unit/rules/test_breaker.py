@@ -9,7 +9,7 @@ from redrive.errors import SettingsError
 from redrive.rules.breaker import Breaker, BreakerOptions
 
 SECOND = timedelta(seconds=1)
-OPTIONS = BreakerOptions(share=0.8, least=10, pause=5 * SECOND, longest=15 * SECOND)
+OPTIONS = BreakerOptions(failure_rate=0.8, window=10, pause=5 * SECOND, max_pause=15 * SECOND)
 
 
 def after(*outcomes: bool, by_hearsay: bool = False) -> Breaker:
@@ -140,15 +140,15 @@ def test_by_hearsay_failures_without_a_probe_do_not_prolong_the_pause() -> None:
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"share": 0}, "share"),
-        ({"share": 1.1}, "share"),
-        ({"least": 0}, "least"),
+        ({"failure_rate": 0}, "failure_rate"),
+        ({"failure_rate": 1.1}, "failure_rate"),
+        ({"window": 0}, "window"),
         ({"pause": timedelta(0)}, "pause"),
-        ({"pause": timedelta(hours=1)}, "longest"),
+        ({"pause": timedelta(hours=1)}, "max_pause"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(wrong: dict[str, object], why: str) -> None:
-    sound: dict[str, object] = {"share": 0.5, "least": 2, "pause": SECOND, "longest": 2 * SECOND}
+    sound: dict[str, object] = {"failure_rate": 0.5, "window": 2, "pause": SECOND, "max_pause": 2 * SECOND}
     with pytest.raises(SettingsError, match=f"breaker: .*{why}"):
         BreakerOptions(**{**sound, **wrong})  # type: ignore[arg-type]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from redrive.errors import SettingsError
-from redrive.letters.failure import Kind
+from redrive.letters.failure import FailureKind
 from redrive.rules import (
     Classifier,
     Rule,
@@ -37,15 +37,15 @@ def raised(
 
 
 def test_the_users_rules_come_before_the_defaults_and_in_their_order() -> None:
-    first = Rule("first", Kind.BUSINESS, when=when_type(TimeoutError))
-    second = Rule("second", Kind.REJECTED, when=when_type(OSError))
+    first = Rule("first", FailureKind.BUSINESS, when=when_type(TimeoutError))
+    second = Rule("second", FailureKind.REJECTED, when=when_type(OSError))
     assert Classifier((first, second)).classify(TimeoutError()).rule == "first"
     assert Classifier((second, first)).classify(TimeoutError()).rule == "second"
     assert Classifier((first, second)).classify(ValueError()).rule == "default"
 
 
 def test_without_defaults_only_the_users_rules_are_asked() -> None:
-    assert Classifier((), defaults=False).classify(TimeoutError()).kind == Kind.UNKNOWN
+    assert Classifier((), defaults=False).classify(TimeoutError()).kind == FailureKind.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -62,21 +62,21 @@ def test_without_defaults_only_the_users_rules_are_asked() -> None:
     ],
 )
 def test_a_condition_fits_what_it_says(condition: Any, fits: BaseException, does_not: BaseException) -> None:
-    classifier = Classifier((Rule("mine", Kind.BUSINESS, when=condition),))
+    classifier = Classifier((Rule("mine", FailureKind.BUSINESS, when=condition),))
     assert classifier.classify(fits).rule == "mine"
     assert classifier.classify(does_not).rule != "mine"
 
 
 def test_a_rule_can_say_otherwise_than_its_kind_does() -> None:
-    rule = Rule("patient", Kind.TIMEOUT, retryable=True, when=when_type(TimeoutError))
+    rule = Rule("patient", FailureKind.TIMEOUT, retryable=True, when=when_type(TimeoutError))
     assert Classifier((rule,)).classify(TimeoutError()).retryable
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Rule("x", Kind.BUSINESS),
-        lambda: Rule(" ", Kind.BUSINESS, when=when_type(ValueError)),
+        lambda: Rule("x", FailureKind.BUSINESS),
+        lambda: Rule(" ", FailureKind.BUSINESS, when=when_type(ValueError)),
         lambda: when_text(""),
         when_text,
         lambda: when_text("a" * 501),
@@ -104,7 +104,7 @@ def test_a_predicate_that_raises_has_said_no_and_the_explanation_tells() -> None
     def broken(_: BaseException) -> NoReturn:
         raise ZeroDivisionError
 
-    classifier = Classifier((Rule("broken", Kind.BUSINESS, when=when(broken)),))
+    classifier = Classifier((Rule("broken", FailureKind.BUSINESS, when=when(broken)),))
     assert classifier.classify(TimeoutError()).rule == "type:timeout"
     first, *_, last = classifier.explain(TimeoutError())
     assert (first.rule, first.matched, first.note) == ("broken", False, "raised ZeroDivisionError")
@@ -133,32 +133,35 @@ def test_what_is_certain_about_the_cause_beats_words_of_the_wrapper() -> None:
 
 
 def test_the_errors_own_class_beats_its_cause() -> None:
-    assert DEFAULT.classify(raised(PermissionError(), cause=TimeoutError())).kind == Kind.DENIED
+    assert DEFAULT.classify(raised(PermissionError(), cause=TimeoutError())).kind == FailureKind.DENIED
 
 
 def test_a_context_decides_only_when_nothing_else_does() -> None:
-    assert DEFAULT.classify(raised(RuntimeError("failed"), context=ConnectionError())).kind == Kind.NETWORK
+    assert (
+        DEFAULT.classify(raised(RuntimeError("failed"), context=ConnectionError())).kind
+        == FailureKind.NETWORK
+    )
     assert (
         DEFAULT.classify(raised(RuntimeError("order not found"), context=ConnectionError())).kind
-        == Kind.NOT_FOUND
+        == FailureKind.NOT_FOUND
     )
 
 
 def test_a_context_that_was_suppressed_is_not_looked_at() -> None:
     error = raised(RuntimeError("failed"), context=ConnectionError())
     error.__suppress_context__ = True
-    assert DEFAULT.classify(error).kind == Kind.UNKNOWN
+    assert DEFAULT.classify(error).kind == FailureKind.UNKNOWN
 
 
 def test_a_group_is_looked_into() -> None:
     group = ExceptionGroup("unhandled errors in a TaskGroup", [KeyError("x"), ConnectionResetError()])
-    assert DEFAULT.classify(group).kind == Kind.NETWORK
+    assert DEFAULT.classify(group).kind == FailureKind.NETWORK
 
 
 def test_a_ring_of_causes_comes_to_an_end() -> None:
     one, two = RuntimeError("one"), RuntimeError("two")
     one.__cause__, two.__cause__ = two, one
-    assert DEFAULT.classify(one).kind == Kind.UNKNOWN
+    assert DEFAULT.classify(one).kind == FailureKind.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -260,13 +263,13 @@ def test_no_text_makes_classification_raise(error_type: str, text: str, status: 
 
 
 def test_only_the_beginning_of_a_long_text_is_looked_at() -> None:
-    assert DEFAULT.classify_text("", "x " * 500_000 + "timeout").kind == Kind.UNKNOWN
-    assert DEFAULT.classify(Exception("timeout " + "=" * 1_000_000)).kind == Kind.TIMEOUT
+    assert DEFAULT.classify_text("", "x " * 500_000 + "timeout").kind == FailureKind.UNKNOWN
+    assert DEFAULT.classify(Exception("timeout " + "=" * 1_000_000)).kind == FailureKind.TIMEOUT
 
 
 # --- errors that are remembered by class and text --------------------------------------------------------------
 
-THE_LONG_WAY = Classifier(rules=(Rule("never", Kind.BUSINESS, when=when(lambda _: False)),))
+THE_LONG_WAY = Classifier(rules=(Rule("never", FailureKind.BUSINESS, when=when(lambda _: False)),))
 
 
 class Speaking(Exception):  # noqa: N818

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from redrive.errors import SettingsError
-from redrive.letters.failure import Kind
+from redrive.letters.failure import FailureKind
 from redrive.rules import Classifier, Strategy, rules_from_config, strategies_from_config
 
 SETTINGS = """
@@ -87,7 +87,7 @@ def test_a_rule_that_cannot_be_understood_is_refused_in_one_line(entries: Any, s
 
 
 def test_strategies_are_read_from_a_table() -> None:
-    assert strategies_from_config({"timeout": "scheduled"}) == {Kind.TIMEOUT: Strategy.SCHEDULED}
+    assert strategies_from_config({"timeout": "scheduled"}) == {FailureKind.TIMEOUT: Strategy.SCHEDULED}
     with pytest.raises(SettingsError, match="did you mean 'timeout'"):
         strategies_from_config({"timeot": "manual"})
     with pytest.raises(SettingsError, match="did you mean 'manual'"):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from redrive.errors import SettingsError
-from redrive.letters.failure import Kind
+from redrive.letters.failure import FailureKind
 from redrive.rules import (
     Classification,
     Complete,
@@ -24,8 +24,8 @@ from redrive.rules import (
     decide,
 )
 
-RETRYABLE = Failed(Classification(Kind.NETWORK, True, "r", timedelta(seconds=9)), "refused")
-FINAL = Failed(Classification(Kind.MALFORMED, False, "r"), "not JSON")
+RETRYABLE = Failed(Classification(FailureKind.NETWORK, True, "r", timedelta(seconds=9)), "refused")
+FINAL = Failed(Classification(FailureKind.MALFORMED, False, "r"), "not JSON")
 MANUAL = ManualDeadLetter("CustomBusinessRule", "policy XYZ")
 LATER = ManualGiveBack(timedelta(minutes=10))
 
@@ -101,7 +101,7 @@ def test_a_limit_that_is_no_count_is_refused(limit: Any) -> None:
 
 
 def test_a_failure_without_text_is_described_by_its_rule() -> None:
-    found = decide(Failed(Classification(Kind.TIMEOUT, False, "type:timeout")), 1)
+    found = decide(Failed(Classification(FailureKind.TIMEOUT, False, "type:timeout")), 1)
     assert found == DeadLetterIt("NonRetryableError", "timeout failure (rule type:timeout)")
 
 

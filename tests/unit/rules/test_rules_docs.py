@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import redrive.rules as room
-from redrive.letters.failure import Kind
+from redrive.letters.failure import FailureKind
 from redrive.rules import (
     RETRYABLE,
     STRATEGIES,
@@ -45,8 +45,8 @@ def yes(value: object) -> str:
 
 def matrix() -> str:
     limit = 3
-    again = Failed(Classification(Kind.NETWORK, True, "r"))
-    final = Failed(Classification(Kind.MALFORMED, False, "r"))
+    again = Failed(Classification(FailureKind.NETWORK, True, "r"))
+    final = Failed(Classification(FailureKind.MALFORMED, False, "r"))
     cells: list[tuple[str, str, Outcome, int]] = [
         ("not run yet", "≤ limit", NotRun(), limit),
         ("not run yet", "> limit", NotRun(), limit + 1),
@@ -64,7 +64,7 @@ def matrix() -> str:
 
 
 def kinds() -> str:
-    rows = [[f"`{kind}`", yes(kind in RETRYABLE), f"`{STRATEGIES[kind]}`"] for kind in Kind]
+    rows = [[f"`{kind}`", yes(kind in RETRYABLE), f"`{STRATEGIES[kind]}`"] for kind in FailureKind]
     return table(["kind", "tried again within seconds", "sent back"], rows)
 
 

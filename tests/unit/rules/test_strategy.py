@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from redrive.errors import SettingsError
-from redrive.letters.failure import Failure, Kind
+from redrive.letters.failure import Failure, FailureKind
 from redrive.rules import (
     STRATEGIES,
     Check,
@@ -29,7 +29,7 @@ MINUTE = timedelta(minutes=1)
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
-def plan(kind: Kind, redrives: int = 0, retry_after: timedelta | None = None, **options: Any) -> Plan:
+def plan(kind: FailureKind, redrives: int = 0, retry_after: timedelta | None = None, **options: Any) -> Plan:
     found = choose(kind, redrives, NOW, retry_after, StrategyOptions(**options))
     assert isinstance(found, Plan)
     return found
@@ -40,37 +40,37 @@ def utc(text: str) -> datetime:
 
 
 def test_every_kind_has_a_strategy() -> None:
-    assert set(STRATEGIES) == set(Kind)
+    assert set(STRATEGIES) == set(FailureKind)
 
 
 def test_immediate_waits_longer_each_time_and_then_stays() -> None:
-    waits = [plan(Kind.TIMEOUT, n, max_redrives=9).due for n in range(7)]
+    waits = [plan(FailureKind.TIMEOUT, n, max_redrives=9).due for n in range(7)]
     assert waits == [NOW + minutes * MINUTE for minutes in (1, 5, 15, 30, 60, 60, 60)]
 
 
 def test_immediate_waits_longer_when_it_is_asked_to() -> None:
-    assert plan(Kind.NETWORK, retry_after=7 * MINUTE).due == NOW + 7 * MINUTE
-    assert plan(Kind.NETWORK, retry_after=MINUTE / 2).due == NOW + MINUTE
+    assert plan(FailureKind.NETWORK, retry_after=7 * MINUTE).due == NOW + 7 * MINUTE
+    assert plan(FailureKind.NETWORK, retry_after=MINUTE / 2).due == NOW + MINUTE
 
 
 def test_a_rate_limit_waits_for_the_next_quiet_hour_or_longer() -> None:
-    assert plan(Kind.RATE_LIMITED).due == utc("2026-11-16 02:00")
-    assert plan(Kind.RATE_LIMITED, time_zone="America/New_York").due == utc("2026-11-16 07:00")
-    assert plan(Kind.RATE_LIMITED, retry_after=timedelta(days=2)).due == NOW + timedelta(days=2)
-    assert plan(Kind.RATE_LIMITED, retry_after=timedelta(hours=2)).due == utc("2026-11-16 02:00")
+    assert plan(FailureKind.RATE_LIMITED).due == utc("2026-11-16 02:00")
+    assert plan(FailureKind.RATE_LIMITED, time_zone="America/New_York").due == utc("2026-11-16 07:00")
+    assert plan(FailureKind.RATE_LIMITED, retry_after=timedelta(days=2)).due == NOW + timedelta(days=2)
+    assert plan(FailureKind.RATE_LIMITED, retry_after=timedelta(hours=2)).due == utc("2026-11-16 02:00")
 
 
 def test_an_outage_names_the_conditions_and_is_looked_at_again_in_a_minute() -> None:
-    found = plan(Kind.UNAVAILABLE)
+    found = plan(FailureKind.UNAVAILABLE)
     assert (found.due, found.conditions) == (NOW + MINUTE, tuple(Check))
 
 
 def test_what_is_not_understood_waits_for_a_person() -> None:
-    assert plan(Kind.UNKNOWN) == Plan(Strategy.MANUAL, None, rule="kind:unknown")
+    assert plan(FailureKind.UNKNOWN) == Plan(Strategy.MANUAL, None, rule="kind:unknown")
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_after_five_redrives_it_is_exhausted_whatever_the_kind(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", FailureKind)
+def test_after_five_redrives_it_is_exhausted_whatever_the_kind(kind: FailureKind) -> None:
     assert isinstance(choose(kind, 4, NOW), Plan)
     assert choose(kind, 5, NOW) == Exhausted(5)
 
@@ -84,10 +84,10 @@ def test_the_users_table_and_rules_come_first() -> None:
     failure = Failure(error_type="X", text="nightly", at=NOW)
     broken = StrategyRule("broken", Strategy.MANUAL, lambda _: 1 / 0)
     nightly = StrategyRule("nightly", Strategy.SCHEDULED, lambda found: "nightly" in found.text)
-    options = StrategyOptions(table={Kind.TIMEOUT: Strategy.MANUAL}, rules=(broken, nightly))
-    assert plan(Kind.TIMEOUT, table=options.table).strategy == Strategy.MANUAL
-    assert plan(Kind.NETWORK, table=options.table).strategy == Strategy.IMMEDIATE
-    found = choose(Kind.TIMEOUT, 0, NOW, None, options, failure=failure)
+    options = StrategyOptions(table={FailureKind.TIMEOUT: Strategy.MANUAL}, rules=(broken, nightly))
+    assert plan(FailureKind.TIMEOUT, table=options.table).strategy == Strategy.MANUAL
+    assert plan(FailureKind.NETWORK, table=options.table).strategy == Strategy.IMMEDIATE
+    found = choose(FailureKind.TIMEOUT, 0, NOW, None, options, failure=failure)
     assert isinstance(found, Plan)
     assert (found.strategy, found.rule) == (Strategy.SCHEDULED, "nightly")
 
@@ -144,14 +144,14 @@ def test_conditions_that_fail_are_named() -> None:
         Health(breaker_closed=False, cpu=0.80, memory=0.85, database_reachable=False)
     ) == tuple(Check)
     assert unmet_conditions(Health(cpu=float("nan"))) == (Check.CPU_LOW,)
-    assert unmet_conditions(Health(cpu=0.5), StrategyOptions(cpu_below=0.4)) == (Check.CPU_LOW,)
+    assert unmet_conditions(Health(cpu=0.5), StrategyOptions(max_cpu=0.4)) == (Check.CPU_LOW,)
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"steps": ()}, {"steps": (-MINUTE,)}, {"off_peak_hours": ()}, {"off_peak_hours": (24,)},
-        {"off_peak_hours": (True,)}, {"recheck": timedelta(0)}, {"cpu_below": 80}, {"memory_below": 0},
+        {"delays": ()}, {"delays": (-MINUTE,)}, {"off_peak_hours": ()}, {"off_peak_hours": (24,)},
+        {"off_peak_hours": (True,)}, {"recheck_interval": timedelta(0)}, {"max_cpu": 80}, {"max_memory": 0},
         {"max_redrives": -1}, {"max_redrives": True}, {"time_zone": "Mars/Base"},
         {"time_zone": "../etc/passwd"}, {"time_zone": ""},
     ],

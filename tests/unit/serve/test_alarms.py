@@ -361,7 +361,7 @@ async def test_it_is_over_when_nobody_has_anything_to_do_any_more(
     new = await died(store, place, 2)
     await place.turn()
     held = await store.claim("worker", broker="rabbitmq", limit=len(new))
-    assert all(await store.settle([Settlement(head.hold, Resolve()) for head in held]))
+    assert all(await store.settle([Settlement(head.claim_token, Resolve()) for head in held]))
     await place.alarms.look()
     assert place.occasions == [("dead-letter", RAISED)]
     clock.advance(2 * MINUTE)
@@ -668,7 +668,7 @@ async def test_letter_that_becomes_manual_is_news(store: MemoryStore, clock: Man
     assert all(await store.add([letter]))
     await place.alarms.look()
     held = await store.claim("worker", broker="rabbitmq")
-    assert all(await store.settle([Settlement(head.hold, Park(strategy="manual")) for head in held]))
+    assert all(await store.settle([Settlement(head.claim_token, Park(strategy="manual")) for head in held]))
     clock.advance(20 * MINUTE)
     await place.alarms.look()
     assert [alert.text.rpartition(". ")[2] for alert, _ in place.told] == [

@@ -25,7 +25,7 @@ from redrive.serve.connection import BrokerConnection, LateStore
 from redrive.serve.consumer_reports import ConsumerReports
 from redrive.serve.prerequisite import DependentService, Prerequisite
 from redrive.serve.watched import Watched
-from redrive.settings import StoreSettings
+from redrive.settings import StoreOptions
 from redrive.stores.base import Store
 from redrive.stores.memory import MemoryStore
 from redrive.testing import ManualClock
@@ -197,13 +197,13 @@ async def test_late_store_raises_until_it_is_open() -> None:
     clock, stop = ManualClock(), asyncio.Event()
     errors: list[RedriveError] = [StoreUnreachableError("away"), StoreFullError("full")]
 
-    async def opener(_settings: StoreSettings, _clock: object) -> Store:
+    async def opener(_settings: StoreOptions, _clock: object) -> Store:
         if errors:
             raise errors.pop(0)
         return MemoryStore(clock)
 
     late = LateStore(
-        StoreSettings(),
+        StoreOptions(),
         clock,
         trouble=lambda _what, _error: None,
         refused=lambda _error: None,
@@ -223,11 +223,11 @@ async def test_late_store_raises_until_it_is_open() -> None:
 
 
 async def test_late_store_refuses_what_no_waiting_repairs() -> None:
-    async def opener(_settings: StoreSettings, _clock: object) -> Store:
+    async def opener(_settings: StoreOptions, _clock: object) -> Store:
         raise StoreDamagedError("torn")
 
     late = LateStore(
-        StoreSettings(),
+        StoreOptions(),
         ManualClock(),
         trouble=lambda _what, _error: None,
         refused=lambda _error: None,

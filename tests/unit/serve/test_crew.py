@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from redrive.letters import Kind, Message
+from redrive.letters import FailureKind, Message
 from redrive.letters.redrive import redrive_of
 from redrive.letters.verdict import QUEUE, resolved, to_messages
 from redrive.replay.options import ReplayOptions
@@ -21,7 +21,7 @@ from redrive.serve.figures import Figures
 from redrive.settings import Settings, read
 from redrive.stores.changes import Resolve, Settlement
 from redrive.stores.memory import MemoryStore
-from redrive.stores.query import parse
+from redrive.stores.query import parse_query
 from redrive.testing import ManualClock
 from redrive.testing.factories import a_failure, a_letter
 from redrive.transports import Publication, Source, Target
@@ -36,7 +36,7 @@ class Place:
         self.store = MemoryStore(self.clock)
         self.transport = MemoryTransport(self.clock)
         self.troubles: list[str] = []
-        settings: Settings = read({**sections, "serve": {"data": str(tmp_path)}})
+        settings: Settings = read({**sections, "server": {"data_directory": str(tmp_path)}})
         self.crew = Crew(settings, self.store, self.transport, self.clock, self._trouble, [ORDERS])
 
     def _trouble(self, what: str, error: Exception) -> None:
@@ -49,7 +49,9 @@ class Place:
 
 
 def test_every_queue_has_one_collector_and_every_worker_a_name_of_its_own(tmp_path: Path) -> None:
-    place = Place(tmp_path, collect={"queues": ["legacy.dead", "orders.dlq"]}, recover={"workers": 3})
+    place = Place(
+        tmp_path, broker={"dead_letter_queues": ["legacy.dead", "orders.dlq"]}, recover={"workers": 3}
+    )
     assert list(place.crew.collectors) == ["orders.dlq", "legacy.dead"]
     names = [service.name for service in place.crew.services]
     assert names == [
@@ -109,7 +111,7 @@ async def replayed(place: Place, broker: str, key: str) -> None:
     """A replay of three letters, in another process for all that the server knows."""
     await place.store.add([a_letter(f"{key}{number}", transport="memory") for number in range(3)])
     options = ReplayOptions(broker=broker)
-    frozen = await plan(place.store, parse("state:pending", now=place.clock.now()))
+    frozen = await plan(place.store, parse_query("state:pending", now=place.clock.now()))
     operation = await begin(place.store, frozen, options, by="anna", clock=place.clock)
     replay = Replay(place.store, place.transport, operation, runner="anna", clock=place.clock)
     assert (await replay.run(asyncio.Event())).outcomes == {"sent": 3}
@@ -154,7 +156,7 @@ async def test_the_time_in_the_dead_letter_queue_is_that_of_resolved_letters(tmp
     await place.store.add([a_letter(f"k{number}") for number in range(20)])
     for head in await place.store.claim("w", broker="rabbitmq", limit=20):
         place.clock.advance(timedelta(seconds=1))
-        await place.store.settle([Settlement(head.hold, Resolve())])
+        await place.store.settle([Settlement(head.claim_token, Resolve())])
     text = (await Figures(place.store, place.crew, place.clock).text()).decode()
     found = dict(line.split() for line in text.splitlines() if line.startswith("redrive_time_in_dlq"))
     assert float(found["redrive_time_in_dlq_mean_seconds"]) == pytest.approx(10.5, abs=0.001)
@@ -169,7 +171,7 @@ async def test_resolution_ratio_is_that_of_letters_by_their_day_of_arrival(tmp_p
     for day, count in (("a", 4), ("b", 2)):
         await place.store.add([a_letter(f"{day}{number}") for number in range(count)])
         [oldest] = await place.store.claim("w", broker="rabbitmq", limit=1)
-        await place.store.settle([Settlement(oldest.hold, Resolve())])
+        await place.store.settle([Settlement(oldest.claim_token, Resolve())])
         place.clock.advance(timedelta(hours=23))
     await place.crew.alarms.look()
     lines = (await figures.text()).decode().splitlines()
@@ -187,7 +189,9 @@ async def test_discovered_queue_is_measured_for_as_long_as_it_exists(tmp_path: P
         return there
 
     crew = Crew(
-        read({"serve": {"data": str(tmp_path)}, "collect": {"queues": ["legacy.dead"]}}),
+        read(
+            {"server": {"data_directory": str(tmp_path)}, "broker": {"dead_letter_queues": ["legacy.dead"]}}
+        ),
         place.store,
         place.transport,
         place.clock,
@@ -253,7 +257,7 @@ async def test_settings_of_conditions_and_rates_reach_the_workers(tmp_path: Path
     place = Place(tmp_path, recover={"rate": 1}, conditions=[condition], strategies=strategies)
     await place.open()
     [worker, *_] = place.crew.workers
-    for kind in (Kind.NETWORK, Kind.DATABASE):
+    for kind in (FailureKind.NETWORK, FailureKind.DATABASE):
         failure = a_failure(kind=kind)
         lot = [
             a_letter(f"{kind}/{n}", source="orders", broker=place.crew.broker, failure=failure)
@@ -293,7 +297,7 @@ async def test_change_log_is_trimmed_by_the_settings(tmp_path: Path) -> None:
     place = Place(tmp_path, retention={"change_log": "1d"})
     await place.store.add([a_letter()])
     [head] = await place.store.claim("w", broker="rabbitmq")
-    await place.store.settle([Settlement(head.hold, Resolve())])
+    await place.store.settle([Settlement(head.claim_token, Resolve())])
     place.clock.advance(timedelta(days=2))
     await place.crew.change_log.turn()
     assert await place.store.journal() == []

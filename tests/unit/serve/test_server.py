@@ -24,7 +24,9 @@ from tests.services.server import free_ports
 
 
 def settings(tmp_path: Path, **sections: dict[str, Any]) -> Settings:
-    return read({**sections, "serve": {"port": 0, **sections.get("serve", {}), "data": str(tmp_path)}})
+    return read(
+        {**sections, "server": {"port": 0, **sections.get("server", {}), "data_directory": str(tmp_path)}}
+    )
 
 
 async def test_it_runs_on_memory_until_it_is_stopped(tmp_path: Path) -> None:
@@ -63,7 +65,7 @@ async def test_a_broker_that_is_away_is_waited_for_and_stopping_ends_the_waiting
 ) -> None:
     port, http = free_ports(2)
     server = Server(
-        settings(tmp_path, broker={"url": f"amqp://127.0.0.1:{port}"}, serve={"port": http}), SystemClock()
+        settings(tmp_path, broker={"url": f"amqp://127.0.0.1:{port}"}, server={"port": http}), SystemClock()
     )
     running = asyncio.create_task(server.run(lambda _: pytest.fail("it cannot be ready")))
     await until(lambda: "broker unreachable retry_in=" in caplog.text)

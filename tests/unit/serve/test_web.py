@@ -24,7 +24,7 @@ from redrive.listening import Listening
 from redrive.serve.condition import Condition
 from redrive.serve.figures import Figures
 from redrive.serve.web import check_loopback, listen, start_web
-from redrive.settings import StoreSettings
+from redrive.settings import StoreOptions
 from redrive.stores import open_store, wire
 from redrive.stores.memory import MemoryStore
 from redrive.stores.query import Condition as Where, Op, Query
@@ -88,7 +88,9 @@ async def test_metrics_are_prometheus_text_and_503_without_a_store(served: Serve
     assert status == 200
     assert b"# TYPE redrive_letters_collected_total counter" in body
     await served.place.store.close()
-    served.place.clock.advance(served.place.crew._settings.recover.poll)  # what was known is no longer fresh
+    served.place.clock.advance(
+        served.place.crew._settings.recover.poll_interval
+    )  # what was known is no longer fresh
     status, body = await served.ask("GET", "/metrics")
     assert status == 503
     assert body.count(b"\n") == 1
@@ -149,7 +151,7 @@ async def test_questions_that_are_none_are_refused_with_the_reason(served: Serve
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "example.org", ""])
 def test_it_listens_on_loopback_only(host: str) -> None:
-    with pytest.raises(SettingsError, match=r"serve\.host = .* is not an address of this machine alone"):
+    with pytest.raises(SettingsError, match=r"server\.host = .* is not an address of this machine alone"):
         check_loopback(host)
     for good in ("127.0.0.1", "127.0.0.9", "::1", "localhost"):
         check_loopback(good)
@@ -208,7 +210,7 @@ async def test_remote_store_uses_the_key_of_the_settings_when_it_cannot_read_the
     served.access.file.unlink()
     with pytest.raises(StoreAccessError, match=r"this account cannot read .*server\.key; run as the account"):
         await RemoteStore.open(served.web.url)
-    store = await open_store(StoreSettings(url=served.web.url), server_key=served.access.key)
+    store = await open_store(StoreOptions(url=served.web.url), server_key=served.access.key)
     assert await store.count() == 0
     await store.close()
     with pytest.raises(StoreAccessError, match=r"REDRIVE_SERVER_KEY.* is not that of the server"):
@@ -264,7 +266,7 @@ async def test_proof_needs_a_nonce_of_some_length(served: Served, nonce: str) ->
 
 
 async def test_errors_come_back_as_what_they_were(served: Served) -> None:
-    store = await open_store(StoreSettings(url=served.web.url))
+    store = await open_store(StoreOptions(url=served.web.url))
     assert isinstance(store, RemoteStore)
     with pytest.raises(LetterNotFoundError, match="no letter has the id 'x'"):
         await store.load(["x"])
@@ -319,9 +321,9 @@ async def test_an_address_that_is_no_server_is_refused() -> None:
         "http:127.0.0.1",
     ):
         with pytest.raises(SettingsError, match=r"is no server; write http://127\.0\.0\.1:8642"):
-            await open_store(StoreSettings(url=url))
+            await open_store(StoreOptions(url=url))
     with pytest.raises(StoreError, match="does not answer"):
-        await open_store(StoreSettings(url="http://127.0.0.1:1"))
+        await open_store(StoreOptions(url="http://127.0.0.1:1"))
 
 
 async def test_a_memory_store_is_shared_by_all_who_ask(served: Served) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from redrive.errors import LetterNotFoundError
-from redrive.letters import Hold, State
-from redrive.stores.changes import Annotate, Exhaust, Release, Resolve, Retry, Settlement
+from redrive.letters import ClaimToken, LetterState
+from redrive.stores.changes import Annotate, Fail, Resolve, Retry, Settlement, Unclaim
 from redrive.stores.sqlite import SqliteStore
 from redrive.testing import ManualClock
 from redrive.testing.factories import BROKER, a_failure, a_letter
@@ -28,18 +28,18 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-async def held(store: SqliteStore, count: int) -> list[Hold]:
+async def held(store: SqliteStore, count: int) -> list[ClaimToken]:
     assert all(await store.add([a_letter(key=f"orders/{number}") for number in range(count)]))
     heads = await store.claim("worker-1", broker=BROKER, limit=count)
     assert len(heads) == count
-    return [head.hold for head in heads]
+    return [head.claim_token for head in heads]
 
 
 async def test_a_hold_that_is_settled_twice_in_one_go_counts_once(store: SqliteStore) -> None:
     (hold,) = await held(store, 1)
-    assert await store.settle([Settlement(hold, Resolve()), Settlement(hold, Exhaust())]) == [True, False]
+    assert await store.settle([Settlement(hold, Resolve()), Settlement(hold, Fail())]) == [True, False]
     (letter,) = await store.load([hold.id])
-    assert (letter.state, letter.dlq_retry_count) == (State.RESOLVED, 1)
+    assert (letter.state, letter.dlq_retry_count) == (LetterState.RESOLVED, 1)
     assert [attempt.result for attempt in letter.attempts] == ["resolved"]
     assert [line.action for line in await store.journal(hold.id)] == ["claim", "resolve"]
 
@@ -52,14 +52,20 @@ async def test_unlike_outcomes_in_one_go_each_do_their_own(store: SqliteStore, c
         [
             Settlement(one, Retry(at=soon, failure=failure)),
             Settlement(two, Resolve()),
-            Settlement(Hold(three.id, three.fence + 1), Resolve()),
+            Settlement(ClaimToken(three.id, three.fence + 1), Resolve()),
             Settlement(four, Retry(at=late)),
-            Settlement(five, Release(at=late, strategy="conditional")),
+            Settlement(five, Unclaim(at=late, strategy="conditional")),
         ]
     )
     assert answers == [True, True, False, True, True]
     letters = await store.load([hold.id for hold in (one, two, three, four, five)])
-    states = [State.PENDING, State.RESOLVED, State.PROCESSING, State.PENDING, State.PENDING]
+    states = [
+        LetterState.PENDING,
+        LetterState.RESOLVED,
+        LetterState.PROCESSING,
+        LetterState.PENDING,
+        LetterState.PENDING,
+    ]
     assert [letter.state for letter in letters] == states
     assert [letter.dlq_retry_count for letter in letters] == [1, 1, 0, 1, 0]
     assert [letters[place].next_retry_at for place in (0, 3, 4)] == [soon, late, late]
@@ -70,7 +76,7 @@ async def test_unlike_outcomes_in_one_go_each_do_their_own(store: SqliteStore, c
 
 async def test_a_lease_that_is_extended_twice_in_one_go_is_sent_once(store: SqliteStore) -> None:
     (hold,) = await held(store, 1)
-    stale = Hold(hold.id, hold.fence - 1)
+    stale = ClaimToken(hold.id, hold.fence - 1)
     assert await store.extend([hold, stale, hold], sent=True) == [True, False, True]
     assert [line.action for line in await store.journal(hold.id)] == ["claim", "sent"]
 
@@ -79,14 +85,14 @@ async def test_a_large_batch_goes_all_the_way(store: SqliteStore) -> None:
     holds = await held(store, MANY)
     assert all(await store.extend(holds, sent=True))
     assert all(await store.settle([Settlement(hold, Resolve()) for hold in holds]))
-    assert await store.tally("state") == {State.RESOLVED: MANY}
+    assert await store.tally("state") == {LetterState.RESOLVED: MANY}
     assert len(await store.journal(limit=10_000)) == 3 * MANY
 
 
 async def test_whole_letters_come_in_the_order_asked_with_what_is_theirs(store: SqliteStore) -> None:
     holds = await held(store, MANY)
     first, last = holds[0].id, holds[-1].id
-    await store.settle([Settlement(holds[0], Exhaust(detail="for good"))])
+    await store.settle([Settlement(holds[0], Fail(detail="for good"))])
     for text in ("one", "two"):
         await store.apply(Annotate(text), [last], by="alice")
     asked = [last, *reversed([hold.id for hold in holds]), first]

@@ -18,13 +18,13 @@ from redrive.errors import FormatError, LetterInvalidError
 from redrive.letters import (
     DeadLetter,
     Failure,
+    FailureKind,
     Headers,
     HeaderValue,
-    Kind,
     Message,
     Origin,
     SystemState,
-    Typed,
+    TypedValue,
 )
 from redrive.stores.cold import (
     _Content,
@@ -65,7 +65,7 @@ FULL = msgspec.structs.replace(
         message=Message(
             body=b"\x00\xff" * 10,
             key=b"",
-            headers=Headers([("twice", 1), ("twice", True), ("n", Decimal("1.10")), ("t", Typed("int16", 5))]),
+            headers=Headers([("twice", 1), ("twice", True), ("n", Decimal("1.10")), ("t", TypedValue("int16", 5))]),
             content_type="application/json",
             content_encoding="gzip",
             message_id="m-1",
@@ -105,12 +105,12 @@ def test_any_body_key_and_name_come_back(body: bytes | None, key: bytes | None, 
 @given(
     error_type=st.text(),
     text=st.text(),
-    kind=st.sampled_from(Kind),
+    kind=st.sampled_from(FailureKind),
     retryable=st.booleans(),
     stack=st.none() | st.text(),
 )
 def test_a_failure_comes_back_as_it_was(
-    error_type: str, text: str, kind: Kind, *, retryable: bool, stack: str | None
+    error_type: str, text: str, kind: FailureKind, *, retryable: bool, stack: str | None
 ) -> None:
     failure = a_failure(text, error_type=error_type, kind=kind, retryable=retryable, stack=stack, rule=stack)
     assert unpack_failure(pack_failure(failure)) == failure

@@ -19,18 +19,18 @@ from hypothesis import given, settings, strategies as st
 
 from redrive.errors import FormatError, LetterInvalidError, RedriveError, StoreError, StoreFullError
 from redrive.letters import (
-    Attempt,
     DeadLetter,
     Failure,
+    FailureKind,
     Headers,
     HeaderValue,
-    Kind,
+    LetterState,
     Message,
     Note,
     Origin,
-    State,
+    RedriveAttempt,
     SystemState,
-    Typed,
+    TypedValue,
 )
 from redrive.stores import cold_files
 from redrive.stores.cold_lines import from_json, to_json
@@ -73,21 +73,23 @@ FULL = msgspec.structs.replace(
         body=b"\x00\xff", key=b"", content_type="application/json", content_encoding="gzip", message_id="m",
         correlation_id="c", sent_at=NOW,
         headers=Headers(
-            [("twice", 1), ("twice", True), ("twice", 1.0), ("n", Decimal("1.10")), ("t", Typed("int16", 5)),
+            [("twice", 1), ("twice", True), ("twice", 1.0), ("n", Decimal("1.10")), ("t", TypedValue("int16", 5)),
              ("big", 2**70), ("nan", float("nan")), ("inf", float("-inf")), ("bytes", b"north"), ("raw", b"\xfe"),
              ("time", NOW), ("uuid", UUID(int=9)), ("odd", "a\udcff"), ("nul", "a\x00"), ("none", None),
              ("table", Headers([("x", (1, "2", b"3")), ("x", Headers())])), ("", "")]
         ),
-        properties=Headers({"delivery_mode": Typed("uint8", 2)}),
+        properties=Headers({"delivery_mode": TypedValue("uint8", 2)}),
     ),
     origin=Origin(transport="kafka", source="orders", partition=3, offset=17, consumer_group="shop", endpoint="b",
                   dead_letter_source="orders.dlq"),
-    failure=Failure(error_type="E", text="multi\nline", at=NOW, kind=Kind.TIMEOUT, stack="s\n",
+    failure=Failure(error_type="E", text="multi\nline", at=NOW, kind=FailureKind.TIMEOUT, stack="s\n",
                     retry_after=timedelta(days=1, microseconds=1)),
     system_state=SystemState(0.75, 0.6), derived_from="older", consumer_group="shop",
-    state=State.FAILED, dlq_retry_count=5, fence=9,
+    state=LetterState.FAILED, dlq_retry_count=5, fence=9,
     strategy="immediate", assignee="ann", created_at=NOW, updated_at=NOW, sent_at=NOW, presumed=True,
-    attempts=(Attempt(number=1, started_at=NOW, ended_at=NOW, worker="w", strategy=None, result="failed", fence=1),),
+    attempts=(
+        RedriveAttempt(number=1, started_at=NOW, ended_at=NOW, worker="w", strategy=None, result="failed", fence=1),
+    ),
     notes=(Note(NOW, "ann", "a note"), Note(NOW, "bob", "two\nlines")),
 )  # fmt: skip
 
@@ -121,7 +123,7 @@ header_values: st.SearchStrategy[HeaderValue] = st.recursive(
                    min_value=datetime(1900, 1, 1), max_value=datetime(9000, 1, 1)),  # noqa: DTZ001
     lambda inner: st.lists(inner, max_size=3).map(tuple)
     | st.lists(st.tuples(st.text(st.characters()), inner), max_size=3).map(Headers)
-    | st.builds(Typed, st.text(max_size=8), inner),
+    | st.builds(TypedValue, st.text(max_size=8), inner),
     max_leaves=8,
 )  # fmt: skip
 headers = st.lists(st.tuples(st.text(st.characters()) | st.just("twice"), header_values), max_size=4).map(
@@ -152,7 +154,7 @@ def test_any_message_comes_back_exactly(message: Message, error_text: str) -> No
 def test_headers_as_deep_as_a_store_takes_them_come_back(tmp_path: Path) -> None:
     value: HeaderValue = 1
     for _ in range(60):
-        value = Typed("table", Headers({"in": value}))
+        value = TypedValue("table", Headers({"in": value}))
     letter = a_letter(message=Message(body=b"", headers=Headers({"deep": value}), correlation_id="c"))
     assert list(cold_files.read(cold_files.write(tmp_path, [letter], day=DAY))) == [letter]
 

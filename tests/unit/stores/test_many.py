@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from redrive.letters import Headers, State
+from redrive.letters import Headers, LetterState
 from redrive.stores.changes import Assign, Delete, Discard, Park, Resolve, Settlement
 from redrive.stores.many import change_those_that_can, load_those_there, pages, portions
 from redrive.stores.memory import MemoryStore
@@ -59,7 +59,7 @@ async def test_letters_that_are_gone_are_left_out_and_the_others_keep_their_orde
 
 async def _delete(store: MemoryStore, ids: list[str]) -> None:
     if ids:
-        held = [letter.hold for letter in await store.load(ids)]
+        held = [letter.claim_token for letter in await store.load(ids)]
         await store.settle([Settlement(hold, Resolve()) for hold in held])
         await store.apply(Delete(), ids, by="test")
 
@@ -75,10 +75,10 @@ async def test_where_one_cannot_be_changed_all_others_are(store: MemoryStore) ->
     done = await change_those_that_can(store, Discard("old"), [*ids, "0" * 26], by="anna")
     # Then the other eight are
     assert done == 8
-    assert {letter.state for letter in await store.load(ids)} == {State.ARCHIVED}
+    assert {letter.state for letter in await store.load(ids)} == {LetterState.ARCHIVED}
     assert await change_those_that_can(store, Assign("bert"), [], by="anna") == 0
 
 
 async def _park(store: MemoryStore, ids: list[str]) -> None:
     held = await store.take(ids, "test")
-    await store.settle([Settlement(head.hold, Park()) for head in held])
+    await store.settle([Settlement(head.claim_token, Park()) for head in held])

@@ -16,7 +16,7 @@ import pytest
 
 from redrive.errors import StoreBusyError, StoreVersionError
 from redrive.letters import DeadLetter
-from redrive.stores.query import parse
+from redrive.stores.query import parse_query
 from redrive.stores.sqlite import SqliteStore, migrate, schema
 from redrive.testing import ManualClock, a_letter
 from tests.golden.plain import unpacked
@@ -50,7 +50,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def prepare(path: Path, *, busy_timeout: timedelta = timedelta(seconds=10)) -> None:
-    schema.prepare(path, busy_timeout=busy_timeout, check_for=timedelta(seconds=2))
+    schema.prepare(path, busy_timeout=busy_timeout, integrity_check_timeout=timedelta(seconds=2))
 
 
 @contextlib.contextmanager
@@ -67,7 +67,7 @@ def is_incomplete(path: Path) -> bool:
 async def all_letters(path: Path) -> list[DeadLetter]:
     store = await SqliteStore.open(path)
     try:
-        page = await store.page(parse("sort:created", now=NOW), limit=1000)
+        page = await store.page(parse_query("sort:created", now=NOW), limit=1000)
         assert await store.damage() is None
         return await store.load([head.id for head in page.heads])
     finally:
@@ -124,7 +124,7 @@ async def test_migrated_file_works_like_a_new_one(path: Path) -> None:
     assert {head.broker for head in await store.claim("w", broker="unnamed:kafka")} == {"unnamed:kafka"}
     waiting = await store.overdue(broker="unnamed:rabbitmq", lease=timedelta(minutes=5))
     assert waiting
-    assert await store.count(parse("unconfirmed:yes", now=NOW)) == len(waiting)
+    assert await store.count(parse_query("unconfirmed:yes", now=NOW)) == len(waiting)
     await store.close()
 
 

@@ -18,7 +18,7 @@ from redrive.errors import (
     StoreUnreachableError,
     StoreVersionError,
 )
-from redrive.settings import StoreSettings
+from redrive.settings import StoreOptions
 from redrive.stores import open_store
 from redrive.stores.postgres import PostgresOptions, PostgresStore, name_of, schema
 from redrive.stores.postgres.link import Link
@@ -35,7 +35,7 @@ SECRET = "hunter2"
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("pool", 1), ("pool", 1001), ("pool", True), ("statement_timeout", timedelta(0)),
+        ("pool_size", 1), ("pool", 1001), ("pool", True), ("statement_timeout", timedelta(0)),
         ("statement_timeout", timedelta(days=2)), ("busy_timeout", timedelta(seconds=-1)),
         ("busy_timeout", timedelta(hours=2)),
     ],
@@ -69,7 +69,7 @@ async def test_a_url_that_is_none_is_a_wrong_setting(url: str) -> None:
     ("error", "kind", "says"),
     [
         (asyncpg.DiskFullError("no space"), StoreFullError, "make room"),
-        (asyncpg.TooManyConnectionsError("sorry"), StoreBusyError, "lower store.pool"),
+        (asyncpg.TooManyConnectionsError("sorry"), StoreBusyError, "lower store.pool_size"),
         (asyncpg.QueryCanceledError("statement timeout"), StoreBusyError, "raise store.statement_timeout"),
         (asyncpg.InsufficientPrivilegeError("denied"), StoreReadOnlyError, "grant"),
         (asyncpg.ReadOnlySQLTransactionError("standby"), StoreReadOnlyError, "primary"),
@@ -185,14 +185,14 @@ async def test_the_settings_name_a_database_and_real_time_is_the_databases_own(
     postgres: Postgres, scheme: str
 ) -> None:
     url = scheme + postgres.url.removeprefix("postgresql")
-    store = await open_store(StoreSettings(url=url, pool=2), SystemClock())
+    store = await open_store(StoreOptions(url=url, pool_size=2), SystemClock())
     assert isinstance(store, PostgresStore)
     assert store._now() is None
     await store.close()
 
 
 async def test_a_clock_that_somebody_made_takes_the_place_of_the_databases(postgres: Postgres) -> None:
-    store = await open_store(StoreSettings(url=postgres.url), ManualClock())
+    store = await open_store(StoreOptions(url=postgres.url), ManualClock())
     assert isinstance(store, PostgresStore)
     assert store._now() is not None
     await store.close()

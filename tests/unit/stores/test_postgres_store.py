@@ -11,13 +11,13 @@ import msgspec
 import pytest
 
 from redrive.errors import LetterInvalidError, LetterNotFoundError, QueryError
-from redrive.letters import Hold, State
+from redrive.letters import ClaimToken, LetterState
 from redrive.stores.base import Store
 from redrive.stores.changes import Delete, Park, Resolve, Retry, Settlement, Tag
 from redrive.stores.postgres import PostgresStore, work
 from redrive.stores.postgres.link import _WRITING
 from redrive.stores.postgres.search import SEARCH
-from redrive.stores.query import Condition, Op, Query, Sort, parse
+from redrive.stores.query import Condition, Op, Query, Sort, parse_query
 from redrive.testing import a_letter, letters
 from redrive.testing.factories import BROKER, a_failure, a_message
 from tests.services import Postgres
@@ -47,8 +47,8 @@ async def test_leases_are_counted_by_the_databases_clock(store: PostgresStore, p
     assert head.locked_at is not None
     assert head.locked_at.replace(tzinfo=None) >= datetime.fromisoformat(before)
     postgres.psql("SELECT pg_sleep(0.03)")
-    assert await store.settle([Settlement(head.hold, Resolve())]) == [False]
-    assert await store.extend([head.hold]) == [False]
+    assert await store.settle([Settlement(head.claim_token, Resolve())]) == [False]
+    assert await store.extend([head.claim_token]) == [False]
     [rescued] = await store.rescue(retry_in=MINUTE)
     assert rescued.id == head.id
 
@@ -71,7 +71,7 @@ async def test_what_many_tasks_add_and_settle_is_committed_in_few_transactions(
 ) -> None:
     await asyncio.gather(*(store.add([letter]) for letter in letters(300)))
     heads = await store.claim("w", broker=BROKER, limit=300)
-    done = await asyncio.gather(*(store.settle([Settlement(head.hold, Resolve())]) for head in heads))
+    done = await asyncio.gather(*(store.settle([Settlement(head.claim_token, Resolve())]) for head in heads))
     assert done == [[True]] * 300
     assert int(postgres.psql("SELECT count(*) FROM redrive.commits")) < 20
 
@@ -81,8 +81,8 @@ async def test_looking_for_work_where_there_is_none_writes_nothing(
 ) -> None:
     assert await store.claim("w", broker=BROKER) == []
     assert await store.take(["x"], "w") == []
-    assert await store.extend([Hold("x", 1)]) == [False]
-    assert await store.settle([Settlement(Hold("x", 2**70), Resolve())]) == [False]
+    assert await store.extend([ClaimToken("x", 1)]) == [False]
+    assert await store.settle([Settlement(ClaimToken("x", 2**70), Resolve())]) == [False]
     assert postgres.psql("SELECT count(*) FROM redrive.commits") == "0"
 
 
@@ -179,7 +179,7 @@ async def test_bytes_that_are_no_text_for_postgresql_come_back_as_they_were(stor
     assert (back.message, back.failure) == (odd.message, odd.failure)
     [head] = await store.claim("w", broker=BROKER)
     failure = a_failure("again \x00", error_type="Odd\x00Error")
-    assert await store.settle([Settlement(head.hold, Park(failure=failure))]) == [True]
+    assert await store.settle([Settlement(head.claim_token, Park(failure=failure))]) == [True]
     [back] = await store.load([odd.id])
     assert (back.failure, back.error_type) == (failure, "Odd\ufffdError")
 
@@ -197,11 +197,11 @@ async def test_text_that_postgresql_refuses_is_found_nowhere(store: PostgresStor
 
 async def test_numbers_larger_than_a_column_are_compared_not_refused(store: PostgresStore) -> None:
     await store.add([a_letter()])
-    assert await store.count(parse(f"priority<{2**62}", now=NOW)) == 1
-    assert await store.count(parse(f"priority:{2**62},-5 size>=0", now=NOW)) == 0
+    assert await store.count(parse_query(f"priority<{2**62}", now=NOW)) == 1
+    assert await store.count(parse_query(f"priority:{2**62},-5 size>=0", now=NOW)) == 0
     assert await store.journal(after=2**80) == []
     with pytest.raises(QueryError):
-        await store.page(parse("sort:priority", now=NOW), cursor="AAAA")
+        await store.page(parse_query("sort:priority", now=NOW), cursor="AAAA")
 
 
 # --- out of the way --------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ async def test_numbers_larger_than_a_column_are_compared_not_refused(store: Post
 async def test_a_delete_that_waits_holds_up_nobody_else(store: PostgresStore, postgres: Postgres) -> None:
     await store.add(letters(20))
     heads = await store.claim("w", broker=BROKER, limit=10)
-    await store.settle([Settlement(head.hold, Resolve()) for head in heads])
+    await store.settle([Settlement(head.claim_token, Resolve()) for head in heads])
     other = await asyncpg.connect(postgres.url)
     holding = other.transaction()
     await holding.start()
@@ -232,7 +232,7 @@ async def test_nothing_of_a_deleted_letter_is_left_but_its_journal(
 ) -> None:
     await store.add([a_letter(tags=("vip",))])
     [head] = await store.claim("w", broker=BROKER)
-    await store.settle([Settlement(head.hold, Resolve())])
+    await store.settle([Settlement(head.claim_token, Resolve())])
     await store.apply(Delete(), [head.id], by="retention")
     tables = ("letters", "states", "bodies", "tags", "attempts", "notes")
     counts = [postgres.psql(f"SELECT count(*) FROM redrive.{table}") for table in tables]
@@ -260,7 +260,7 @@ async def many(store: Store) -> None:
     ]
     await store.add(lot)
     heads = await store.take([letter.id for letter in lot[::3]], "w")
-    await store.settle([Settlement(head.hold, Resolve()) for head in heads])
+    await store.settle([Settlement(head.claim_token, Resolve()) for head in heads])
 
 
 async def plan_of(postgres: Postgres, statement: str, *values: object, writing: bool = False) -> str:
@@ -312,7 +312,7 @@ async def test_rescue_does_not_read_letters_that_wait_for_verdicts(
 ) -> None:
     await store.add(letters(200))
     heads = await store.claim("w", broker=BROKER, limit=200)
-    await store.extend([head.hold for head in heads], lease=timedelta(milliseconds=1), sent=True)
+    await store.extend([head.claim_token for head in heads], lease=timedelta(milliseconds=1), sent=True)
     plan = await plan_of(
         postgres, f"(ANALYZE, COSTS OFF, TIMING OFF) {work.rescue_statement(10)}", None, 1, 5, writing=True
     )
@@ -332,7 +332,7 @@ async def test_a_page_is_found_by_an_index(
     store: PostgresStore, postgres: Postgres, text: str, index: str
 ) -> None:
     await many(store)
-    statement, values = SEARCH.page(parse(text, now=datetime.now(UTC)), None, 50)
+    statement, values = SEARCH.page(parse_query(text, now=datetime.now(UTC)), None, 50)
     plan = await plan_of(postgres, statement, *values)
     assert index in plan
     assert "Seq Scan on letters" not in plan
@@ -341,7 +341,10 @@ async def test_a_page_is_found_by_an_index(
 async def test_retention_finds_what_is_oldest_by_an_index(store: PostgresStore, postgres: Postgres) -> None:
     await many(store)
     old = Query(
-        (Condition("state", Op.IS, (State.RESOLVED,)), Condition("updated", Op.LESS, (datetime.now(UTC),))),
+        (
+            Condition("state", Op.IS, (LetterState.RESOLVED,)),
+            Condition("updated", Op.LESS, (datetime.now(UTC),)),
+        ),
         sort=Sort("updated", descending=False),
     )
     statement, values = SEARCH.page(old, None, 50)
@@ -351,11 +354,11 @@ async def test_retention_finds_what_is_oldest_by_an_index(store: PostgresStore, 
 
 
 async def test_counting_states_does_not_read_letters(store: PostgresStore, postgres: Postgres) -> None:
-    statement, values = SEARCH.tally("state", parse("priority>1", now=NOW))
+    statement, values = SEARCH.tally("state", parse_query("priority>1", now=NOW))
     assert "letters" not in await plan_of(postgres, statement, *values)
-    statement, values = SEARCH.tally("broker", parse("unconfirmed:yes presumed:no", now=NOW))
+    statement, values = SEARCH.tally("broker", parse_query("unconfirmed:yes presumed:no", now=NOW))
     assert "letters" not in await plan_of(postgres, statement, *values)
-    statement, values = SEARCH.count(parse("source:orders", now=NOW))
+    statement, values = SEARCH.count(parse_query("source:orders", now=NOW))
     assert "states" not in await plan_of(postgres, statement, *values)
 
 
@@ -365,7 +368,7 @@ async def test_what_waits_is_let_in_by_portions_and_in_its_place(
     await store.add(letters(12, priority=1))
     heads = await store.claim("w", broker=BROKER, limit=12)
     soon = datetime.now(UTC) + timedelta(milliseconds=50)
-    await store.settle([Settlement(head.hold, Retry(at=soon)) for head in heads])
+    await store.settle([Settlement(head.claim_token, Retry(at=soon)) for head in heads])
     await store.add(letters(3, "urgent", priority=2))
     seen: list[str] = []
     async with asyncio.timeout(20):

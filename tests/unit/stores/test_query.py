@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from redrive.errors import QueryError, RedriveError
-from redrive.letters import Kind, LetterHead, State
+from redrive.letters import FailureKind, LetterHead, LetterState
 from redrive.stores.query import (
     EVERYTHING,
     FIELDS,
@@ -24,7 +24,7 @@ from redrive.stores.query import (
     Sort,
     _mark,
     fold,
-    parse,
+    parse_query,
     read_cursor,
     tally_field,
     write_cursor,
@@ -37,7 +37,7 @@ HOUR = timedelta(hours=1)
 
 
 def conditions(text: str) -> tuple[Condition, ...]:
-    return parse(text, now=NOW).conditions
+    return parse_query(text, now=NOW).conditions
 
 
 def one(text: str) -> Condition:
@@ -47,7 +47,7 @@ def one(text: str) -> Condition:
 
 def refusal(text: str) -> str:
     with pytest.raises(QueryError) as problem:
-        parse(text, now=NOW)
+        parse_query(text, now=NOW)
     assert "\n" not in str(problem.value)
     return str(problem.value)
 
@@ -61,7 +61,7 @@ def head(**fields: Any) -> LetterHead:
 
 @pytest.mark.parametrize("text", ["", "   ", "\n\t "])
 def test_nothing_said_means_everything(text: str) -> None:
-    assert parse(text, now=NOW) == EVERYTHING
+    assert parse_query(text, now=NOW) == EVERYTHING
     assert EVERYTHING.matches(head())
 
 
@@ -137,13 +137,13 @@ def test_every_time_can_be_compared(name: str, op: Op) -> None:
     assert one(f"{name}{op}2h") == Condition(name, op, (NOW - 2 * HOUR,))
 
 
-@pytest.mark.parametrize("state", State)
-def test_every_state_can_be_asked_for_in_two_spellings(state: State) -> None:
+@pytest.mark.parametrize("state", LetterState)
+def test_every_state_can_be_asked_for_in_two_spellings(state: LetterState) -> None:
     assert one(f"state:{state}") == one(f"state:{state.removeprefix('dlq_')}")
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_every_kind_can_be_asked_for(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", FailureKind)
+def test_every_kind_can_be_asked_for(kind: FailureKind) -> None:
     assert one(f"kind:{kind}").values == (kind.value,)
 
 
@@ -163,25 +163,25 @@ def test_every_kind_can_be_asked_for(kind: Kind) -> None:
     ],
 )
 def test_words_without_a_field_are_searched_for(text: str, needles: tuple[str, ...]) -> None:
-    assert parse(text, now=NOW).text == needles
-    assert parse(text, now=NOW).conditions == ()
+    assert parse_query(text, now=NOW).text == needles
+    assert parse_query(text, now=NOW).conditions == ()
 
 
 @pytest.mark.parametrize("field", SORTABLE)
 def test_every_sortable_field_sorts_both_ways(field: str) -> None:
-    assert parse(f"sort:{field}", now=NOW).sort == Sort(field, descending=False)
-    assert parse(f"sort:-{field}", now=NOW).sort == Sort(field, descending=True)
+    assert parse_query(f"sort:{field}", now=NOW).sort == Sort(field, descending=False)
+    assert parse_query(f"sort:-{field}", now=NOW).sort == Sort(field, descending=True)
 
 
 def test_words_of_all_sorts_stand_together_in_any_order() -> None:
     text = 'state:pending source:orders.* error:TimeoutError,OSError -tag:vip priority>=5 since:2h "card declined"'
-    query = parse(f"  {text}  sort:-priority x", now=NOW)
+    query = parse_query(f"  {text}  sort:-priority x", now=NOW)
     assert [condition.field for condition in query.conditions] == [
         "state", "source", "error", "tag", "priority", "created",
     ]  # fmt: skip
     assert query.text == ("card declined", "x")
     assert query.sort == Sort("priority", descending=True)
-    assert parse("sort:size sort:due", now=NOW).sort.field == "due"
+    assert parse_query("sort:size sort:due", now=NOW).sort.field == "due"
 
 
 # --- what it means ---------------------------------------------------------------------------------------
@@ -190,9 +190,9 @@ def test_words_of_all_sorts_stand_together_in_any_order() -> None:
 @pytest.mark.parametrize(
     ("text", "yes", "no"),
     [
-        ("state:pending", {"state": State.PENDING}, {"state": State.MANUAL}),
-        ("-state:pending", {"state": State.MANUAL}, {"state": State.PENDING}),
-        ("state:manual,failed", {"state": State.FAILED}, {"state": State.PENDING}),
+        ("state:pending", {"state": LetterState.PENDING}, {"state": LetterState.MANUAL}),
+        ("-state:pending", {"state": LetterState.MANUAL}, {"state": LetterState.PENDING}),
+        ("state:manual,failed", {"state": LetterState.FAILED}, {"state": LetterState.PENDING}),
         ("source:orders.*", {"source": "orders.eu"}, {"source": "orders"}),
         ("source:ORDERS", {"source": "ORDERS"}, {"source": "orders"}),
         ("tag:vip", {"tags": ("new", "vip")}, {"tags": ("new",)}),
@@ -215,20 +215,20 @@ def test_words_of_all_sorts_stand_together_in_any_order() -> None:
     ],
 )
 def test_a_query_matches_what_it_says(text: str, yes: dict[str, Any], no: dict[str, Any]) -> None:
-    query = parse(text, now=NOW)
+    query = parse_query(text, now=NOW)
     assert query.matches(head(**yes))
     assert not query.matches(head(**no))
 
 
 def test_a_star_at_the_end_of_each_of_several_values_matches_any_rest() -> None:
-    query = parse("error:Time*,OS*", now=NOW)
+    query = parse_query("error:Time*,OS*", now=NOW)
     assert query.matches(head(error_type="TimeoutError"))
     assert query.matches(head(error_type="OSError"))
     assert not query.matches(head(error_type="ValueError"))
 
 
 def test_a_star_in_quotes_is_a_plain_star() -> None:
-    query = parse('error:"Time*",OSError', now=NOW)
+    query = parse_query('error:"Time*",OSError', now=NOW)
     assert query.matches(head(error_type="Time*"))
     assert not query.matches(head(error_type="TimeoutError"))
 
@@ -244,13 +244,13 @@ def test_a_star_in_quotes_is_a_plain_star() -> None:
     ],
 )
 def test_words_that_look_like_operators_can_be_searched_for(text: str, needles: tuple[str, ...]) -> None:
-    assert parse(text, now=NOW).text == needles
+    assert parse_query(text, now=NOW).text == needles
 
 
 def test_parse_uses_the_given_sort_only_if_the_text_has_none() -> None:
     oldest = Sort("created", descending=False)
-    assert parse("state:manual", now=NOW, sort=oldest).sort is oldest
-    assert parse("sort:-created", now=NOW, sort=oldest).sort == Sort()
+    assert parse_query("state:manual", now=NOW, sort=oldest).sort is oldest
+    assert parse_query("sort:-created", now=NOW, sort=oldest).sort == Sort()
 
 
 def test_searching_folds_ascii_and_nothing_else() -> None:
@@ -331,16 +331,16 @@ def test_a_value_with_a_line_end_is_refused_in_one_line(text: str) -> None:
 
 
 def test_sort_can_be_written_in_capitals_like_any_other_name() -> None:
-    assert parse("SORT:priority", now=NOW).sort.field == "priority"
+    assert parse_query("SORT:priority", now=NOW).sort.field == "priority"
 
 
 @pytest.mark.parametrize("text", ["-sort:priority", "sort>priority", "sort<=priority"])
 def test_a_sort_with_a_minus_before_it_or_another_sign_is_not_read_as_something_else(text: str) -> None:
     try:
-        found = parse(text, now=NOW).sort
+        found = parse_query(text, now=NOW).sort
     except QueryError:
         return
-    assert found != parse("sort:priority", now=NOW).sort
+    assert found != parse_query("sort:priority", now=NOW).sort
 
 
 _words = st.lists(
@@ -354,7 +354,7 @@ _words = st.lists(
 @given(_words | st.text(st.characters(), max_size=60))
 def test_any_text_is_a_query_or_refused(text: str) -> None:
     try:
-        query = parse(text, now=NOW)
+        query = parse_query(text, now=NOW)
     except QueryError:
         return
     assert isinstance(query, Query)
@@ -378,7 +378,7 @@ def test_counting_by_words_is_fine(by: str) -> None:
 @pytest.mark.parametrize("field", SORTABLE)
 @pytest.mark.parametrize("sign", ["", "-"])
 def test_a_cursor_leads_back_to_where_it_was_written(field: str, sign: str) -> None:
-    query = parse(f"state:pending sort:{sign}{field}", now=NOW)
+    query = parse_query(f"state:pending sort:{sign}{field}", now=NOW)
     last = head(created_at=NOW, updated_at=NOW + timedelta(microseconds=1), priority=-5)
     cursor = write_cursor(query, last)
     assert read_cursor(query, cursor) == Position(getattr(last, FIELDS[field].attribute), last.id)
@@ -387,8 +387,8 @@ def test_a_cursor_leads_back_to_where_it_was_written(field: str, sign: str) -> N
 
 
 def test_a_cursor_goes_on_with_a_filter_whose_times_have_moved() -> None:
-    cursor = write_cursor(parse("since:2h", now=NOW), head())
-    later = parse("since:2h", now=NOW + HOUR)
+    cursor = write_cursor(parse_query("since:2h", now=NOW), head())
+    later = parse_query("since:2h", now=NOW + HOUR)
     assert read_cursor(later, cursor).id == head().id
 
 
@@ -396,9 +396,9 @@ def test_a_cursor_goes_on_with_a_filter_whose_times_have_moved() -> None:
     "other", ["", "state:manual", "-state:pending", "state:pending x", "state:pending sort:size", "state:p*"]
 )
 def test_a_cursor_of_another_filter_is_refused(other: str) -> None:
-    cursor = write_cursor(parse("state:pending", now=NOW), head())
+    cursor = write_cursor(parse_query("state:pending", now=NOW), head())
     with pytest.raises(QueryError, match="belongs to another filter; start again from the first page"):
-        read_cursor(parse(other, now=NOW), cursor)
+        read_cursor(parse_query(other, now=NOW), cursor)
 
 
 def test_a_cursor_cut_off_or_changed_anywhere_is_refused_or_leads_elsewhere() -> None:
@@ -433,7 +433,7 @@ def test_a_cursor_of_garbage_is_refused(cursor: str) -> None:
     ],
 )
 async def test_a_forged_cursor_is_refused_by_the_store(tmp_path: Path, sort: str, number: int) -> None:
-    query = parse(f"sort:{sort}", now=NOW)
+    query = parse_query(f"sort:{sort}", now=NOW)
     forged = urlsafe_b64encode(msgspec.msgpack.encode((_mark(query), number, "x"))).decode()
     store = await SqliteStore.open(tmp_path / "redrive.db")
     try:
@@ -445,7 +445,7 @@ async def test_a_forged_cursor_is_refused_by_the_store(tmp_path: Path, sort: str
 
 def test_the_letters_of_the_test_kit_can_be_found_by_what_they_say() -> None:
     letter = a_letter("orders/9", failure=a_failure("card declined"), message=a_message(message_id="m-9"))
-    assert parse("source:orders error:TimeoutError declined message:m-9", now=NOW).matches(letter)
+    assert parse_query("source:orders error:TimeoutError declined message:m-9", now=NOW).matches(letter)
 
 
 # --- yes and no, and names that are gone -----------------------------------------------------------------
@@ -453,12 +453,12 @@ def test_the_letters_of_the_test_kit_can_be_found_by_what_they_say() -> None:
 
 @pytest.mark.parametrize("name", ["unconfirmed", "presumed"])
 def test_a_flag_is_yes_or_no(name: str) -> None:
-    yes, no = parse(f"{name}:yes", now=NOW), parse(f"{name}:no", now=NOW)
+    yes, no = parse_query(f"{name}:yes", now=NOW), parse_query(f"{name}:no", now=NOW)
     assert (yes.conditions[0].values, no.conditions[0].values) == ((1,), (0,))
     raised = msgspec.structs.replace(a_letter(), **{name: True})
     assert (yes.matches(raised), no.matches(raised)) == (True, False)
     assert (yes.matches(a_letter()), no.matches(a_letter())) == (False, True)
-    assert parse(f"-{name}:yes", now=NOW).matches(a_letter())
+    assert parse_query(f"-{name}:yes", now=NOW).matches(a_letter())
 
 
 @pytest.mark.parametrize(
@@ -473,7 +473,7 @@ def test_a_flag_is_yes_or_no(name: str) -> None:
 )
 def test_a_filter_that_cannot_be_is_refused_with_a_hint(text: str, says: str) -> None:
     with pytest.raises(QueryError) as caught:
-        parse(text, now=NOW)
+        parse_query(text, now=NOW)
     assert says in str(caught.value)
 
 

@@ -23,7 +23,7 @@ NEWEST = schema.migrations()[-1][0]
 
 
 def prepare(path: Path) -> None:
-    schema.prepare(path, busy_timeout=WAIT, check_for=None)
+    schema.prepare(path, busy_timeout=WAIT, integrity_check_timeout=None)
 
 
 def ask(path: Path, sql: str) -> list[tuple[Any, ...]]:

@@ -43,7 +43,7 @@ def bodies(deliveries: Any) -> list[bytes | None]:
 
 
 def a_death(delivery: Delivery) -> Death:
-    letter = DeadLetter.bury(
+    letter = DeadLetter.create(
         delivery.message, delivery.origin, a_failure(), key=delivery.key, reason="PoisonMessage"
     )
     return Death(delivery, letter)
@@ -278,7 +278,7 @@ async def test_a_broker_that_cannot_reject_says_so_before_anything_is_made() -> 
     transport = await a_transport(ManualClock())
 
     with pytest.raises(SettingsError, match="set dead_letter to 'publish'"):
-        await transport.provision([Source(name="new"), Source(name="bad", dead_letter="reject")])
+        await transport.provision([Source(name="new"), Source(name="bad", dead_letter="native")])
 
     with pytest.raises(SourceMissingError):
         await transport.depth("new")

@@ -2,14 +2,14 @@
 
 import msgspec
 
-from redrive.letters import ConsumerRef, DeadLetter, Headers, Hold, Origin
+from redrive.letters import ClaimToken, ConsumerRef, DeadLetter, Headers, Origin
 from redrive.letters.message import own_correlation_id
 from redrive.letters.redrive import Redrive, content_digest, marked, redrive_of, unmarked
 from redrive.testing import a_letter, a_message
 from redrive.transports.base import Target
 from redrive.transports.redriving import SendOptions, addressee, attempts_of, publication, target
 
-HOLD = Hold("letter", 3)
+HOLD = ClaimToken("letter", 3)
 
 
 def with_message(**fields: object) -> DeadLetter:
@@ -37,7 +37,7 @@ def test_a_redrive_has_no_time_to_live_and_keeps_every_other_property() -> None:
 
 
 def test_headers_of_an_earlier_redrive_are_replaced_and_its_attempts_are_counted() -> None:
-    headers = marked(a_message(headers=Headers({"x-tenant": "north"})), Redrive(Hold("earlier", 9), 2))
+    headers = marked(a_message(headers=Headers({"x-tenant": "north"})), Redrive(ClaimToken("earlier", 9), 2))
     letter = msgspec.structs.replace(with_message(headers=headers), dlq_retry_count=1)
     assert attempts_of(letter) == 3, "two under the earlier letter's name, one under its own"
     sent = publication(letter, HOLD, SendOptions()).message
@@ -83,7 +83,7 @@ def test_redrive_names_the_group_that_failed_and_no_group_for_another_topic() ->
 def test_correlation_id_of_the_letter_stays_with_its_message_over_all_redrives() -> None:
     letter = with_message(correlation_id=None, headers=Headers())
     first = publication(letter, HOLD, SendOptions()).message
-    again = publication(letter, Hold(letter.id, 4), SendOptions()).message
+    again = publication(letter, ClaimToken(letter.id, 4), SendOptions()).message
     assert own_correlation_id(first) == own_correlation_id(again) == letter.correlation_id
     named = with_message(correlation_id="c-1")
     sent = publication(named, HOLD, SendOptions()).message

@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from redrive.letters import DeadLetter, Message, Origin
-from redrive.letters.event import DeadLetterEvent
+from redrive.letters.event import DeadLettered
 from redrive.testing.factories import a_failure, a_letter, a_message
 from redrive.transports.base import Delivery
 
@@ -56,7 +56,7 @@ class ADamagedDelivery(ADelivery):
         raise ValueError("headers end in the middle")
 
 
-def an_event(letter: DeadLetter | None = None, **fields: Any) -> DeadLetterEvent:
+def an_event(letter: DeadLetter | None = None, **fields: Any) -> DeadLettered:
     """A dead letter that is durable a quarter of a second after its failure; `error` makes it one that is not."""
     letter = letter or a_letter(
         reason=fields.pop("reason", "NonRetryableError"),
@@ -67,4 +67,4 @@ def an_event(letter: DeadLetter | None = None, **fields: Any) -> DeadLetterEvent
     fields.setdefault("description", letter.failure.text)
     fields.setdefault("dead_letter_queue", f"{letter.source}.dlq")
     fields.setdefault("delivery_count", 3)
-    return DeadLetterEvent.of(letter, **fields)
+    return DeadLettered.of(letter, **fields)

@@ -17,7 +17,7 @@ from redrive.consume.observer import Observer
 from redrive.letters import Headers
 from redrive.letters.letter import storable
 from redrive.letters.redact import Redactor
-from redrive.rules import Classifier, failure_of
+from redrive.rules import Classifier, failure_from_error
 from redrive.testing.factories import LONG_AGO, a_failure, a_letter, a_message
 from redrive.watch.logs import JsonFormatter, Logs, TextFormatter
 from redrive.watch.metrics import Metrics
@@ -134,7 +134,7 @@ def test_no_secret_of_error_headers_or_body_is_in_metrics_spans_or_lines(overhea
     with pytest.raises(ConnectionError) as caught:
         boom()
     error = caught.value
-    failure = failure_of(error, at=LONG_AGO, classifier=Classifier(), redactor=Redactor())
+    failure = failure_from_error(error, at=LONG_AGO, classifier=Classifier(), redactor=Redactor())
     letter = a_letter(message=message, failure=failure, reason=f"asked for by {SECRETS[3]}")
     correlation_id = letter.correlation_id
     assert SECRETS[2] in correlation_id, "it is planted there as well"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from redrive.errors import PublishError
-from redrive.letters.event import DeadLetterEvent
+from redrive.letters.event import DeadLettered
 from redrive.letters.report import INTERVAL, PublishReport, decode_report
 from redrive.letters.verdict import QUEUE
 from redrive.testing import ManualClock, a_letter
@@ -30,8 +30,8 @@ class Broker:
         return [None] * len(publications)
 
 
-def an_event(clock: ManualClock, error: str | None) -> DeadLetterEvent:
-    return DeadLetterEvent.of(
+def an_event(clock: ManualClock, error: str | None) -> DeadLettered:
+    return DeadLettered.of(
         a_letter(source="orders"),
         at=clock.now(),
         description="",

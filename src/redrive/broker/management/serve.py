@@ -24,7 +24,7 @@ async def start_management(server: Server, host: str, port: int, hosts: Iterable
     here: Listener = ("http", str(address), int(number))
     desk = Desk(server, Rates(), lambda: [*server.listeners, here])
     app = BrowserGuard(
-        App(desk), (host, *hosts), setting="--allowed-host or serve.allowed_hosts", refuse=_refusal
+        App(desk), (host, *hosts), setting="--allowed-host or server.allowed_hosts", refuse=_refusal
     )
     return await listen_at(place, app, grace=_GRACE, on_close=desk.names.close)
 

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Self, TypeVar
 
 from redrive.clock import Clock
-from redrive.letters import DeadLetter, Hold, LetterHead
+from redrive.letters import ClaimToken, DeadLetter, LetterHead
 from redrive.stores.base import JournalLine, LogSize, Page, Rescued, Trimmed, find_trimmable
 from redrive.stores.changes import Change, Settlement
 from redrive.stores.checks import check_letter
@@ -136,7 +136,7 @@ class PostgresStore(Door):
             lambda db: work.take(db, ids, worker, brokers, lease, self._now(), reclaim=reclaim)
         )
 
-    def _extend(self, holds: Sequence[Hold], lease: timedelta, *, sent: bool) -> Awaitable[list[bool]]:
+    def _extend(self, holds: Sequence[ClaimToken], lease: timedelta, *, sent: bool) -> Awaitable[list[bool]]:
         return self._write(lambda db: work.extend(db, holds, lease, self._now(), sent=sent))
 
     def _rescue(self, retry_in: timedelta, max_redrives: int, limit: int) -> Awaitable[list[Rescued]]:

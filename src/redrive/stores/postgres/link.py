@@ -64,14 +64,14 @@ _READ_ONLY: Final = "BEGIN ISOLATION LEVEL {} READ ONLY"
 class PostgresOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How the server is treated."""
 
-    pool: int = 10  # connections at most; half of them for reading
+    pool_size: int = 10  # connections at most; half of them for reading
     statement_timeout: timedelta = timedelta(minutes=1)  # how long one statement may take
     busy_timeout: timedelta = timedelta(seconds=10)  # how long to wait for a connection, or for the server
     create: bool = True  # make the tables if they are not there
 
     def __post_init__(self) -> None:
-        if isinstance(self.pool, bool) or not 2 <= self.pool <= 1000:
-            raise SettingsError(f"a pool of {self.pool} is not between 2 and 1000 connections")
+        if isinstance(self.pool_size, bool) or not 2 <= self.pool_size <= 1000:
+            raise SettingsError(f"a pool_size of {self.pool_size} is not between 2 and 1000 connections")
         if not timedelta(milliseconds=10) <= self.statement_timeout <= timedelta(days=1):
             raise SettingsError(
                 f"a statement_timeout of {self.statement_timeout} is not between 10 ms and 1 day"
@@ -127,8 +127,8 @@ class Link:
                 await schema.prepare(connection, link.name, create=options.create, connect=link._connect)
             finally:
                 await connection.close(timeout=_GRACE)
-            reading = options.pool // 2
-            link._writing = await link._pool(_WRITING, options.pool - reading)
+            reading = options.pool_size // 2
+            link._writing = await link._pool(_WRITING, options.pool_size - reading)
             link._reading = await link._pool(_READING, reading)
         except RedriveError:
             raise
@@ -341,7 +341,7 @@ class Link:
             if pool is not None and pool.get_size() == pool.get_max_size() and not pool.get_idle_size():
                 return StoreBusyError(
                     f"{self.name}: all {pool.get_max_size()} connections of one kind were in use for"
-                    f" {self._patience:g} s; raise store.pool, or ask less at once"
+                    f" {self._patience:g} s; raise store.pool_size, or ask less at once"
                 )
         return StoreBusyError(f"{self.name} does not answer in time; look at the server and the network")
 
@@ -411,7 +411,7 @@ _ERRORS: Final[tuple[tuple[Any, type[RedriveError], str], ...]] = (
     (
         asyncpg.TooManyConnectionsError,
         StoreBusyError,
-        "has no connection left: lower store.pool, or raise max_connections",
+        "has no connection left: lower store.pool_size, or raise max_connections",
     ),
     (
         (asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError),

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from redrive.letters import State
+from redrive.letters import LetterState
 from redrive.letters.letter import storable
 from redrive.stores.operation_rows import FIELDS, group_of, item_of, operation_of, values_of
 from redrive.stores.operations import (
@@ -40,7 +40,7 @@ _ITEMS: Final = (
     "INSERT INTO operation_items (operation, position, letter_id) SELECT $1::bigint, place, letter_id"
     " FROM unnest($2::text[]) WITH ORDINALITY AS input (letter_id, place)"
 )
-_PER_STATE: Final = ", ".join(f"count(*) FILTER (WHERE state = '{state}')" for state in State)
+_PER_STATE: Final = ", ".join(f"count(*) FILTER (WHERE state = '{state}')" for state in LetterState)
 _decode_outcomes = msgspec.json.Decoder(dict[str, int]).decode
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from redrive.errors import FormatError
-from redrive.letters import Attempt, DeadLetter, Note
+from redrive.letters import DeadLetter, Note, RedriveAttempt
 from redrive.letters.letter import storable
 from redrive.stores.base import LINE_OVERHEAD, JournalLine, LogSize, OldLine, Page, unknown_letter
 from redrive.stores.cold import check_sum
@@ -41,7 +41,7 @@ async def _load_some(db: Any, ids: Sequence[str]) -> dict[str, DeadLetter]:
     """Those of these letters that are there."""
     rows = [tuple(row) for row in await db.fetch(_WHOLE, ids)]
     keys = [row[-1] for row in rows]
-    attempts: dict[int, list[Attempt]] = {}
+    attempts: dict[int, list[RedriveAttempt]] = {}
     for line in await db.fetch(
         "SELECT * FROM attempts WHERE letter = ANY($1::bigint[]) ORDER BY letter, number", keys
     ):

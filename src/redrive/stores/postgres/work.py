@@ -13,7 +13,7 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from redrive.letters import Hold, LetterHead, State, Step
+from redrive.letters import ClaimToken, LetterHead, LetterState, Step
 from redrive.letters.letter import EPOCH, storable
 from redrive.letters.lifecycle import after
 from redrive.stores.base import Rescued, unknown_letter
@@ -27,13 +27,13 @@ from redrive.stores.changes import (
     Delete,
     Outcome,
     Prioritise,
-    Release,
     Resolve,
     Retry,
     Schedule,
     SetBroker,
     Settlement,
     Tag,
+    Unclaim,
     action_of,
     describe,
     failure_fields,
@@ -52,7 +52,7 @@ from redrive.stores.rows import HEAD, bind, head_of, read_tags, span, tags_colum
 _LET_IN: Final = 10_000  # how many letters may fall due in one claim (S13)
 _LOOKED_AT: Final = 2000  # due letters that one claim looks at for those that pass its gates
 _LARGEST_FENCE: Final = 2**63 - 1
-_TAKING: Final = {State.PENDING: Step.CLAIM, State.MANUAL: Step.REPLAY}
+_TAKING: Final = {LetterState.PENDING: Step.CLAIM, LetterState.MANUAL: Step.REPLAY}
 _TAKEN_FROM: Final = ", ".join(f"'{state}'" for state in _TAKING)
 _TAKEN_BY: Final = " ".join(f"WHEN '{state}' THEN '{step}'" for state, step in _TAKING.items())
 
@@ -60,7 +60,7 @@ _TAKEN_BY: Final = " ".join(f"WHEN '{state}' THEN '{step}'" for state, step in _
 # --- claiming --------------------------------------------------------------------------------------------
 
 _HOLD: Final = (
-    f"UPDATE states SET state = '{State.PROCESSING}', ready = NULL, fence = fence + 1, locked_by = $2,"
+    f"UPDATE states SET state = '{LetterState.PROCESSING}', ready = NULL, fence = fence + 1, locked_by = $2,"
     f" locked_at = {NOW}, lease_until = {NOW} + $3::bigint, updated_at = {NOW}"
 )
 _HELD: Final = ", ".join(["states.number", *(f'states."{name}"' for name in HEAD if name in STATES)])
@@ -76,11 +76,11 @@ class Claimed(NamedTuple):
 
 _HEADS: Final = (
     f" heads AS MATERIALIZED (SELECT {COLUMNS} FROM held JOIN letters USING (number)),"
-    f" lines AS ({CHANGE_LOG} SELECT {NOW}, $2, id, '{Step.CLAIM}', '{State.PENDING}', '{State.PROCESSING}', ''"
-    " FROM heads ORDER BY priority DESC, created_at)"
+    f" lines AS ({CHANGE_LOG} SELECT {NOW}, $2, id, '{Step.CLAIM}', '{LetterState.PENDING}',"
+    f" '{LetterState.PROCESSING}', '' FROM heads ORDER BY priority DESC, created_at)"
 )
 _ORDER: Final = "ORDER BY priority DESC, created_at, id"
-_AT_A_GATE: Final = f"waits_for IS NOT NULL AND state = '{State.PENDING}'"
+_AT_A_GATE: Final = f"waits_for IS NOT NULL AND state = '{LetterState.PENDING}'"
 
 
 @lru_cache(maxsize=64)
@@ -131,7 +131,7 @@ _GATES: Final = (
 _LET_IN_WAITING: Final = (
     "WITH first AS MATERIALIZED (SELECT number FROM unnest($2::text[], $3::bigint[]) AS gate (name, count),"
     " LATERAL (SELECT number FROM states WHERE broker = $1 AND waits_for = name"
-    f" AND state = '{State.PENDING}' ORDER BY priority DESC, age LIMIT count FOR UPDATE SKIP LOCKED) AS letter)"
+    f" AND state = '{LetterState.PENDING}' ORDER BY priority DESC, age LIMIT count FOR UPDATE SKIP LOCKED) AS letter)"
     " UPDATE states SET ready = true, waits_for = NULL FROM first WHERE states.number = first.number"
     " RETURNING states.number"
 )
@@ -200,17 +200,17 @@ _TAKE: Final = (
     f"{MOMENT}, chosen AS MATERIALIZED (SELECT states.number, state AS before, place"
     " FROM unnest($4::text[]) WITH ORDINALITY AS input (id, place) JOIN letters USING (id) JOIN states USING (number)"
     f" WHERE (state IN ({_TAKEN_FROM})"
-    f" OR ($6::boolean AND state = '{State.PROCESSING}' AND locked_by = $2 AND sent_at IS NULL))"
+    f" OR ($6::boolean AND state = '{LetterState.PROCESSING}' AND locked_by = $2 AND sent_at IS NULL))"
     " AND ($5::text[] IS NULL OR broker = ANY($5::text[]))"
     " ORDER BY states.number FOR UPDATE OF states),"
     f" held AS ({_HOLD}, waits_for = NULL FROM chosen WHERE states.number = chosen.number"
     f" RETURNING {_HELD}, before, place),"
     f" heads AS MATERIALIZED (SELECT {COLUMNS}, before, place FROM held JOIN letters USING (number)),"
     f" told AS (SELECT id, place, 1 AS turn, CASE before {_TAKEN_BY} ELSE '{Step.CLAIM}' END AS action,"
-    f" CASE before WHEN '{State.PROCESSING}' THEN '{State.PENDING}' ELSE before END AS before,"
-    f" '{State.PROCESSING}' AS after, '' AS detail FROM heads"
-    f" UNION ALL SELECT id, place, 0, '{RELEASED}', before, '{State.PENDING}', '{RECLAIMED}' FROM heads"
-    f" WHERE before = '{State.PROCESSING}'),"
+    f" CASE before WHEN '{LetterState.PROCESSING}' THEN '{LetterState.PENDING}' ELSE before END AS before,"
+    f" '{LetterState.PROCESSING}' AS after, '' AS detail FROM heads"
+    f" UNION ALL SELECT id, place, 0, '{RELEASED}', before, '{LetterState.PENDING}', '{RECLAIMED}' FROM heads"
+    f" WHERE before = '{LetterState.PROCESSING}'),"
     f" lines AS ({CHANGE_LOG} SELECT {NOW}, $2, id, action, before, after, detail FROM told ORDER BY place, turn)"
     f" SELECT {COLUMNS} FROM heads ORDER BY place"
 )
@@ -248,14 +248,14 @@ _EXTEND: Final = (
     f" moved AS (UPDATE states SET lease_until = {NOW} + $4::bigint, updated_at = {NOW},"
     f" sent_at = CASE WHEN $5::boolean THEN coalesce(states.sent_at, {NOW}) ELSE states.sent_at END"
     " FROM held WHERE states.number = held.number),"
-    f" lines AS ({CHANGE_LOG} SELECT {NOW}, locked_by, id, 'sent', '{State.PROCESSING}', '{State.PROCESSING}', ''"
-    " FROM held WHERE $5::boolean AND sent_at IS NULL ORDER BY place)"
+    f" lines AS ({CHANGE_LOG} SELECT {NOW}, locked_by, id, 'sent', '{LetterState.PROCESSING}',"
+    f" '{LetterState.PROCESSING}', '' FROM held WHERE $5::boolean AND sent_at IS NULL ORDER BY place)"
     " SELECT id, fence FROM held"
 )
 
 
 async def extend(
-    db: Session, holds: Sequence[Hold], lease: timedelta, now: int | None, *, sent: bool
+    db: Session, holds: Sequence[ClaimToken], lease: timedelta, now: int | None, *, sent: bool
 ) -> list[bool]:
     """Move the ends of leases that still run (S11, S12)."""
     wanted = list(dict.fromkeys(_stored(hold) for hold in holds))
@@ -267,7 +267,7 @@ async def extend(
     return [_stored(hold) in held for hold in holds]
 
 
-def _stored(hold: Hold) -> tuple[str, int]:
+def _stored(hold: ClaimToken) -> tuple[str, int]:
     """The hold as the database can compare it; a fence that no claim can have is one that none has."""
     return storable(hold.id), hold.fence if 0 <= hold.fence <= _LARGEST_FENCE else -1
 
@@ -292,7 +292,7 @@ _SETTLE: Final = (
     " settled AS (UPDATE states SET state = held.state,"
     " presumed = coalesce(held.presumed, states.presumed), strategy = coalesce(held.strategy, states.strategy),"
     " next_retry_at = coalesce(held.next_retry_at, states.next_retry_at),"
-    f" ready = CASE held.state WHEN '{State.PENDING}'"
+    f" ready = CASE held.state WHEN '{LetterState.PENDING}'"
     f" THEN coalesce(held.next_retry_at, states.next_retry_at) <= {NOW} END,"
     f" dlq_retry_count = states.dlq_retry_count + (held.result IS NOT NULL)::int, updated_at = {NOW}, {_FREE}"
     " FROM held WHERE states.number = held.number),"
@@ -303,7 +303,7 @@ _SETTLE: Final = (
     " WHERE letter = held.number AND held.failure IS NOT NULL),"
     f" tried AS (INSERT INTO attempts SELECT number, dlq_retry_count + 1, locked_at, {NOW}, locked_by, used,"
     " result, fence, detail FROM held WHERE result IS NOT NULL),"
-    f" lines AS ({CHANGE_LOG} SELECT {NOW}, locked_by, id, action, '{State.PROCESSING}', state, detail"
+    f" lines AS ({CHANGE_LOG} SELECT {NOW}, locked_by, id, action, '{LetterState.PROCESSING}', state, detail"
     " FROM held ORDER BY place)"
     " SELECT place FROM held"
 )
@@ -313,7 +313,7 @@ async def settle(db: Session, settlements: Sequence[Settlement], now: int | None
     """Carry out each outcome whose hold is good (S14 to S18). Only the first for a hold: then nobody holds it."""
     firsts: dict[tuple[str, int], int] = {}
     for place, one in enumerate(settlements):
-        firsts.setdefault(_stored(one.hold), place)
+        firsts.setdefault(_stored(one.claim_token), place)
     if not firsts:
         return []
     said = [(*hold, *_said(settlements[place].outcome)) for hold, place in firsts.items()]
@@ -327,11 +327,12 @@ async def settle(db: Session, settlements: Sequence[Settlement], now: int | None
 def _said(outcome: Outcome) -> tuple[Any, ...]:
     """What an outcome says, in the order of `_SAID` from the state on."""
     presumed = outcome.presumed if isinstance(outcome, Resolve) else None
-    at = outcome.at if isinstance(outcome, Retry | Release) else None
-    shown = None if isinstance(outcome, Resolve | Release) else outcome.failure
+    at = outcome.at if isinstance(outcome, Retry | Unclaim) else None
+    shown = None if isinstance(outcome, Resolve | Unclaim) else outcome.failure
     fields = failure_fields(shown) if shown is not None else {}
     return (
-        after(State.PROCESSING, STEP_OF[type(outcome)]), presumed, outcome.strategy, None if at is None else bind(at),
+        after(LetterState.PROCESSING, STEP_OF[type(outcome)]), presumed, outcome.strategy,
+        None if at is None else bind(at),
         fields.get("error_type"), fields.get("error_text"), fields.get("kind"), fields.get("group"),
         bind(fields.get("last_failed_at")), None if shown is None else pack_failure(shown),
         result_of(outcome), action_of(outcome), outcome.detail,
@@ -348,7 +349,7 @@ _FORGET: Final = (
 @lru_cache(maxsize=64)
 def rescue_statement(limit: int) -> str:
     """The statement that ends expired leases of letters that were not sent."""
-    again, given_up = (after(State.PROCESSING, step) for step in (Step.RETRY, Step.EXHAUST))
+    again, given_up = (after(LetterState.PROCESSING, step) for step in (Step.RETRY, Step.EXHAUST))
     return (
         f"{MOMENT}, ended AS MATERIALIZED (SELECT number, id, locked_by, locked_at, lease_until, dlq_retry_count,"
         " strategy, fence, dlq_retry_count + 1 < $3::bigint AS below"
@@ -363,7 +364,7 @@ def rescue_statement(limit: int) -> str:
         " FROM judged WHERE states.number = judged.number),"
         f" tried AS (INSERT INTO attempts SELECT number, dlq_retry_count + 1, locked_at, {NOW}, locked_by, strategy,"
         " 'crashed', fence, 'the lease ended' FROM judged),"
-        f" lines AS ({CHANGE_LOG} SELECT {NOW}, 'rescuer', id, step, '{State.PROCESSING}', after, 'crashed'"
+        f" lines AS ({CHANGE_LOG} SELECT {NOW}, 'rescuer', id, step, '{LetterState.PROCESSING}', after, 'crashed'"
         " FROM judged ORDER BY lease_until, id)"
         " SELECT id, locked_by, after FROM judged ORDER BY lease_until, id"
     )
@@ -375,7 +376,7 @@ async def rescue(
     """End expired leases of letters that were not sent (S19 to S21)."""
     await db.execute(_FORGET)
     rows = await db.fetch(rescue_statement(limit), now, span(retry_in), max_redrives)
-    return [Rescued(row["id"], row["locked_by"], State(row["after"])) for row in rows]
+    return [Rescued(row["id"], row["locked_by"], LetterState(row["after"])) for row in rows]
 
 
 @lru_cache(maxsize=64)
@@ -389,8 +390,8 @@ def overdue_statement(limit: int) -> str:
         f" marked AS (UPDATE states SET unconfirmed = true, lease_until = {NOW} + $3::bigint, updated_at = {NOW}"
         f" FROM ended WHERE states.number = ended.number RETURNING {_HELD}, ended_at, known),"
         f" heads AS MATERIALIZED (SELECT {COLUMNS}, ended_at, known FROM marked JOIN letters USING (number)),"
-        f" lines AS ({CHANGE_LOG} SELECT {NOW}, 'rescuer', id, 'unconfirmed', '{State.PROCESSING}',"
-        f" '{State.PROCESSING}', '' FROM heads WHERE NOT known ORDER BY ended_at, id)"
+        f" lines AS ({CHANGE_LOG} SELECT {NOW}, 'rescuer', id, 'unconfirmed', '{LetterState.PROCESSING}',"
+        f" '{LetterState.PROCESSING}', '' FROM heads WHERE NOT known ORDER BY ended_at, id)"
         f" SELECT {COLUMNS} FROM heads ORDER BY ended_at, id"
     )
 
@@ -420,7 +421,7 @@ async def apply(db: Session, change: Change, ids: Sequence[str], by: str, now: i
         if stored not in found or stored != letter_id:
             raise unknown_letter(letter_id)
     letters = [found[letter_id] for letter_id in wanted]
-    befores = [State(letter["state"]) for letter in letters]
+    befores = [LetterState(letter["state"]) for letter in letters]
     afters = [state_after(change, before) for before in befores]
     if not letters:
         return
@@ -438,7 +439,12 @@ async def apply(db: Session, change: Change, ids: Sequence[str], by: str, now: i
 
 
 async def _change(
-    db: Session, change: Change, letters: Sequence[Any], afters: Sequence[State | None], by: str, at: int
+    db: Session,
+    change: Change,
+    letters: Sequence[Any],
+    afters: Sequence[LetterState | None],
+    by: str,
+    at: int,
 ) -> None:
     """Where the letters stand now, and what else the change writes."""
     numbers = [letter["number"] for letter in letters]

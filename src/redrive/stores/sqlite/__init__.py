@@ -21,7 +21,7 @@ import msgspec
 
 from redrive.clock import Clock, SystemClock
 from redrive.errors import SettingsError, StoreClosedError
-from redrive.letters import DeadLetter, Hold, LetterHead
+from redrive.letters import ClaimToken, DeadLetter, LetterHead
 from redrive.stores.base import JournalLine, LogSize, Page, Rescued, Trimmed, find_trimmable
 from redrive.stores.changes import Change, Settlement
 from redrive.stores.checks import check_letter
@@ -45,7 +45,7 @@ class SqliteOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How the file is treated."""
 
     busy_timeout: timedelta = timedelta(seconds=10)  # how long to wait for another process
-    check_for: timedelta | None = timedelta(
+    integrity_check_timeout: timedelta | None = timedelta(
         seconds=2
     )  # how long to look for damage on opening; None: to the end
     max_bytes: int | None = None  # the file never grows beyond; None: as large as the disk
@@ -54,8 +54,9 @@ class SqliteOptions(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not timedelta(0) <= self.busy_timeout <= timedelta(hours=1):
             raise SettingsError(f"a busy_timeout of {self.busy_timeout} is not between 0 and 1 hour")
-        if self.check_for is not None and not timedelta(0) <= self.check_for <= timedelta(days=1):
-            raise SettingsError(f"a check_for of {self.check_for} is not between 0 and 1 day")
+        check = self.integrity_check_timeout
+        if check is not None and not timedelta(0) <= check <= timedelta(days=1):
+            raise SettingsError(f"an integrity_check_timeout of {check} is not between 0 and 1 day")
         if self.max_bytes is not None and not 1_048_576 <= self.max_bytes <= 2**47:
             raise SettingsError(f"a max_bytes of {self.max_bytes} is not between 1 MB and 128 TB")
 
@@ -94,7 +95,7 @@ class SqliteStore(Door):
             schema.prepare,
             path,
             busy_timeout=options.busy_timeout,
-            check_for=options.check_for,
+            integrity_check_timeout=options.integrity_check_timeout,
             create=options.create,
         )
         return cls(path, options, clock or SystemClock())
@@ -147,7 +148,7 @@ class SqliteStore(Door):
             lambda db: work.take(db, ids, worker, brokers, lease, self._now(), reclaim=reclaim)
         )
 
-    def _extend(self, holds: Sequence[Hold], lease: timedelta, *, sent: bool) -> Awaitable[list[bool]]:
+    def _extend(self, holds: Sequence[ClaimToken], lease: timedelta, *, sent: bool) -> Awaitable[list[bool]]:
         return self._write(lambda db: work.extend(db, holds, lease, self._now(), sent=sent))
 
     def _settle(self, settlements: Sequence[Settlement]) -> Awaitable[list[bool]]:

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from redrive.letters import State
+from redrive.letters import LetterState
 from redrive.letters.letter import storable
 from redrive.stores.operation_rows import FIELDS, group_of, item_of, operation_of, values_of
 from redrive.stores.operations import (
@@ -40,7 +40,7 @@ _REMAINING: Final = (
     "SELECT letter_id FROM operation_items INDEXED BY items_remaining WHERE operation = ? AND outcome IS NULL"
     " ORDER BY position LIMIT ?"
 )
-_PER_STATE: Final = ", ".join(f"sum(state = '{state}')" for state in State)
+_PER_STATE: Final = ", ".join(f"sum(state = '{state}')" for state in LetterState)
 _decode_sources = msgspec.json.Decoder(list[str]).decode
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Final, TypeAlias
 
 from redrive.errors import FormatError
-from redrive.letters import Attempt, DeadLetter, Note
+from redrive.letters import DeadLetter, Note, RedriveAttempt
 from redrive.letters.letter import storable
 from redrive.stores.base import LINE_OVERHEAD, JournalLine, LogSize, OldLine, Page, unknown_letter
 from redrive.stores.cold import check_sum
@@ -56,7 +56,7 @@ def _load_some(db: Connection, ids: Sequence[str]) -> dict[str, DeadLetter]:
         ids,
     ).fetchall()
     keys = [row[-1] for row in rows]
-    attempts: dict[int, list[Attempt]] = {}
+    attempts: dict[int, list[RedriveAttempt]] = {}
     for line in db.execute(
         f"SELECT * FROM attempts WHERE letter IN ({_marks(keys)}) ORDER BY letter, number", keys
     ):

@@ -64,7 +64,9 @@ def connect(path: Path, *, busy_timeout: timedelta, create: bool = False) -> sql
         return connection
 
 
-def prepare(path: Path, *, busy_timeout: timedelta, check_for: timedelta | None, create: bool = True) -> None:
+def prepare(
+    path: Path, *, busy_timeout: timedelta, integrity_check_timeout: timedelta | None, create: bool = True
+) -> None:
     """Make the file a store of this version, or say why it cannot be one."""
     if not _is_there(path):
         if not create:
@@ -75,7 +77,7 @@ def prepare(path: Path, *, busy_timeout: timedelta, check_for: timedelta | None,
     try:
         with translated(path):
             _check_owner(connection, path)
-            problem = damage(connection, check_for)
+            problem = damage(connection, integrity_check_timeout)
             if problem is not None:
                 raise StoreDamagedError(f"{path} is damaged ({problem}); restore it from a backup")
             connection.execute("PRAGMA page_size = 8192")  # a new file's; of another it changes nothing
@@ -85,13 +87,13 @@ def prepare(path: Path, *, busy_timeout: timedelta, check_for: timedelta | None,
         connection.close()
 
 
-def damage(connection: sqlite3.Connection, check_for: timedelta | None) -> str | None:
-    """What SQLite's own check finds wrong, looking for at most `check_for` (None: as long as it takes).
+def damage(connection: sqlite3.Connection, timeout: timedelta | None) -> str | None:
+    """The first error that SQLite's integrity check finds within `timeout` (None: no time limit).
 
     It looks at pages and indexes; `reading.damaged_letter` looks into the letters.
     """
-    if check_for is not None:
-        end = time.monotonic() + check_for.total_seconds()
+    if timeout is not None:
+        end = time.monotonic() + timeout.total_seconds()
         connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS_BETWEEN_LOOKS)
     try:
         row = connection.execute("PRAGMA quick_check(1)").fetchone()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from redrive.letters import Hold, LetterHead, State, Step
+from redrive.letters import ClaimToken, LetterHead, LetterState, Step
 from redrive.letters.letter import storable
 from redrive.letters.lifecycle import after
 from redrive.stores.base import Rescued, unknown_letter
@@ -23,13 +23,13 @@ from redrive.stores.changes import (
     Change,
     Outcome,
     Prioritise,
-    Release,
     Resolve,
     Retry,
     Schedule,
     SetBroker,
     Settlement,
     Tag,
+    Unclaim,
     action_of,
     attempt_strategy,
     describe,
@@ -55,7 +55,7 @@ _SIZES: Final = (500, 250, 125, 64, 32)
 _STAMP_TAKEN: Final = (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_ROWID)
 _PRIORITY: Final = HEAD.index("priority")
 _CREATED_AT: Final = HEAD.index("created_at")
-_TAKING: Final = {State.PENDING: Step.CLAIM, State.MANUAL: Step.REPLAY}
+_TAKING: Final = {LetterState.PENDING: Step.CLAIM, LetterState.MANUAL: Step.REPLAY}
 
 
 # --- adding ----------------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ def take(
 ) -> list[LetterHead]:
     """Chosen letters of these brokers (None: of any), as far as they can be had (S10)."""
     found = {
-        letter_id: (State(state), key, locked_by == worker and sent_at is None)
+        letter_id: (LetterState(state), key, locked_by == worker and sent_at is None)
         for letter_id, state, key, broker, locked_by, sent_at in _of_ids(
             db, "id, state, created_at, broker, locked_by, sent_at", ids
         )
@@ -261,13 +261,13 @@ def take(
     for letter_id in dict.fromkeys(ids):
         before, key, is_own = found.get(letter_id, (None, None, False))
         if reclaim and is_own:
-            line = (now, worker, letter_id, RELEASED, State.PROCESSING, State.PENDING, RECLAIMED)
+            line = (now, worker, letter_id, RELEASED, LetterState.PROCESSING, LetterState.PENDING, RECLAIMED)
             write_journal(db, [line])
-            before = State.PENDING
+            before = LetterState.PENDING
         if before not in _TAKING:
             continue
         heads += map(head_of, _hold(db, "?", [key], worker, lease, now, waiting=True))
-        write_journal(db, [(now, worker, letter_id, _TAKING[before], before, State.PROCESSING, "")])
+        write_journal(db, [(now, worker, letter_id, _TAKING[before], before, LetterState.PROCESSING, "")])
     return heads
 
 
@@ -286,11 +286,13 @@ def _hold(
     return db.execute(
         "UPDATE letters SET state = ?, ready = NULL, fence = fence + 1, locked_by = ?, locked_at = ?,"
         f" lease_until = ?, updated_at = ?{also} WHERE created_at IN ({which}) RETURNING {COLUMNS}",
-        [State.PROCESSING, worker, now, now + span(lease), now, *values],
+        [LetterState.PROCESSING, worker, now, now + span(lease), now, *values],
     ).fetchall()
 
 
-def extend(db: Connection, holds: Sequence[Hold], lease: timedelta, now: int, *, sent: bool) -> list[bool]:
+def extend(
+    db: Connection, holds: Sequence[ClaimToken], lease: timedelta, now: int, *, sent: bool
+) -> list[bool]:
     """Move the ends of leases that still run (S11, S12)."""
     held = _held(db, holds, now, "created_at, locked_by, sent_at")
     until = {"lease_until": now + span(lease), "updated_at": now}
@@ -299,7 +301,7 @@ def extend(db: Connection, holds: Sequence[Hold], lease: timedelta, now: int, *,
     if first:
         _update(db, {**until, "sent_at": now}, [row[0] for row in first.values()])
         told = [hold for hold in dict.fromkeys(map(_stored, holds)) if hold in first]  # in the order asked
-        processing = State.PROCESSING
+        processing = LetterState.PROCESSING
         write_journal(
             db, [(now, first[hold][1], hold[0], "sent", processing, processing, "") for hold in told]
         )
@@ -307,7 +309,7 @@ def extend(db: Connection, holds: Sequence[Hold], lease: timedelta, now: int, *,
 
 
 def _held(
-    db: Connection, holds: Sequence[Hold], now: int, columns: str, *, or_sent: bool = False
+    db: Connection, holds: Sequence[ClaimToken], now: int, columns: str, *, or_sent: bool = False
 ) -> dict[tuple[str, int], tuple[Any, ...]]:
     """Columns of the letters whose lease still runs, or that were sent, by id and fence of these holds (S11, S15)."""
     wanted = {_stored(hold) for hold in holds}
@@ -320,7 +322,7 @@ def _held(
     }
 
 
-def _stored(hold: Hold) -> tuple[str, int]:
+def _stored(hold: ClaimToken) -> tuple[str, int]:
     return storable(hold.id), hold.fence
 
 
@@ -342,7 +344,7 @@ def _update(db: Connection, columns: dict[str, Any], keys: Sequence[int], *, tri
 
 def settle(db: Connection, settlements: Sequence[Settlement], now: int) -> list[bool]:
     """Carry out each outcome whose hold is good (S14 to S18); those that change the same are written together."""
-    holds = [one.hold for one in settlements]
+    holds = [one.claim_token for one in settlements]
     columns_held = "created_at, locked_by, locked_at, dlq_retry_count, next_retry_at, unconfirmed, strategy"
     held = _held(db, holds, now, columns_held, or_sent=True)
     answers: list[bool] = []
@@ -350,14 +352,14 @@ def settle(db: Connection, settlements: Sequence[Settlement], now: int) -> list[
     attempts: list[tuple[Any, ...]] = []
     lines: list[tuple[Any, ...]] = []
     # By outcome, being due, and being unconfirmed: many letters share one.
-    endings: dict[tuple[int, bool, int], tuple[str | None, State, list[int]]] = {}
-    for hold, outcome in [(one.hold, one.outcome) for one in settlements]:
+    endings: dict[tuple[int, bool, int], tuple[str | None, LetterState, list[int]]] = {}
+    for hold, outcome in [(one.claim_token, one.outcome) for one in settlements]:
         row = held.pop(_stored(hold), None)  # only once: after that nobody holds it
         answers.append(row is not None)
         if row is None:
             continue
         key, worker, locked_at, count, due, unconfirmed, strategy = row
-        if not isinstance(outcome, Resolve | Release) and outcome.failure is not None:
+        if not isinstance(outcome, Resolve | Unclaim) and outcome.failure is not None:
             db.execute("UPDATE bodies SET failure = ? WHERE letter = ?", (pack_failure(outcome.failure), key))
         ending = endings.get((id(outcome), due <= now, unconfirmed))
         if ending is None:
@@ -383,7 +385,9 @@ def settle(db: Connection, settlements: Sequence[Settlement], now: int) -> list[
                     outcome.detail,
                 )
             )
-        lines.append((now, worker, hold.id, action_of(outcome), State.PROCESSING, state, outcome.detail))
+        lines.append(
+            (now, worker, hold.id, action_of(outcome), LetterState.PROCESSING, state, outcome.detail)
+        )
     for (tried, items), keys in alike.items():
         _update(db, dict(items), keys, tried=tried)
     _write_attempts(db, attempts)
@@ -396,9 +400,9 @@ def _effects_of(outcome: Outcome) -> dict[str, Any]:
     changes: dict[str, Any] = {} if outcome.strategy is None else {"strategy": outcome.strategy}
     if isinstance(outcome, Resolve):
         changes["presumed"] = outcome.presumed
-    elif not isinstance(outcome, Release) and outcome.failure is not None:
+    elif not isinstance(outcome, Unclaim) and outcome.failure is not None:
         changes |= failure_fields(outcome.failure)
-    if isinstance(outcome, Retry | Release) and outcome.at is not None:
+    if isinstance(outcome, Retry | Unclaim) and outcome.at is not None:
         changes["next_retry_at"] = bind(outcome.at)
     return changes
 
@@ -416,12 +420,12 @@ def rescue(db: Connection, retry_in: timedelta, max_redrives: int, limit: int, n
         if count + 1 < max_redrives:
             step, due = Step.RETRY, now + span(retry_in)
         columns = _let_go_columns(step, now, due, next_retry_at=due)
-        state: State = columns["state"]
+        state: LetterState = columns["state"]
         _update(db, columns, [key], tried=True)
         _write_attempts(
             db, [(key, count + 1, locked_at, now, worker, strategy, "crashed", fence, "the lease ended")]
         )
-        write_journal(db, [(now, "rescuer", letter_id, step, State.PROCESSING, state, "crashed")])
+        write_journal(db, [(now, "rescuer", letter_id, step, LetterState.PROCESSING, state, "crashed")])
         rescued.append(Rescued(letter_id, worker, state))
     return rescued
 
@@ -435,7 +439,7 @@ def overdue(db: Connection, broker: str, lease: timedelta, limit: int, now: int)
     ).fetchall()
     keys = [key for key, _, _ in expired]
     _update(db, {"lease_until": now + span(lease), "unconfirmed": 1, "updated_at": now}, keys)
-    processing = State.PROCESSING
+    processing = LetterState.PROCESSING
     write_journal(
         db,
         [
@@ -460,7 +464,7 @@ def _let_go_columns(step: Step, now: int, due: int, **changes: Any) -> dict[str,
 
     `due` is when it was due until now, unless a new time is among the `changes`.
     """
-    state = after(State.PROCESSING, step)
+    state = after(LetterState.PROCESSING, step)
     assert state is not None  # noqa: S101  no step from processing leads outside
     return {
         "state": state,
@@ -474,8 +478,8 @@ def _let_go_columns(step: Step, now: int, due: int, **changes: Any) -> dict[str,
     }
 
 
-def _ready(state: State, due: int, now: int) -> int | None:
-    return int(due <= now) if state is State.PENDING else None
+def _ready(state: LetterState, due: int, now: int) -> int | None:
+    return int(due <= now) if state is LetterState.PENDING else None
 
 
 def _write_attempts(db: Connection, attempts: Sequence[tuple[Any, ...]]) -> None:
@@ -500,7 +504,7 @@ def apply(db: Connection, change: Change, ids: Sequence[str], by: str, now: int)
     if missing := [letter_id for letter_id in wanted if letter_id not in found]:
         raise unknown_letter(missing[0])
     for letter_id in wanted:
-        before, key, tags = State(found[letter_id][0]), *found[letter_id][1:]
+        before, key, tags = LetterState(found[letter_id][0]), *found[letter_id][1:]
         state = state_after(change, before)
         if state is None:
             _delete(db, key)
@@ -517,7 +521,11 @@ def _effects(db: Connection, change: Change, key: int, tags: str | None, by: str
     """The columns of the head that a change sets; what it writes elsewhere is written here."""
     match change:
         case Schedule(at):
-            return {"next_retry_at": at, "ready": _ready(State.PENDING, bind(at), now), "waits_for": None}
+            return {
+                "next_retry_at": at,
+                "ready": _ready(LetterState.PENDING, bind(at), now),
+                "waits_for": None,
+            }
         case Assign(to):
             return {"assignee": to}
         case Prioritise(priority):
@@ -577,7 +585,7 @@ def _journal_claims(db: Connection, now: int, keys: Sequence[int]) -> None:
             "INSERT INTO change_log (at, actor, letter_id, action, before, after, detail)"
             " SELECT ?, locked_by, id, ?, ?, state, '' FROM letters"
             f" WHERE created_at IN ({', '.join('?' * len(some))}) ORDER BY priority DESC, created_at",
-            [now, str(Step.CLAIM), str(State.PENDING), *some],
+            [now, str(Step.CLAIM), str(LetterState.PENDING), *some],
         )
 
 

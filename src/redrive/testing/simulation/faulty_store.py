@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from redrive.errors import StoreBusyError
-from redrive.letters import DeadLetter, Hold, LetterHead
+from redrive.letters import ClaimToken, DeadLetter, LetterHead
 from redrive.stores.base import LEASE, MAX_REDRIVES, JournalLine, LogSize, Page, Rescued, Trimmed
 from redrive.stores.changes import Change, Settlement
 from redrive.stores.gates import Gate
@@ -57,7 +57,7 @@ class FaultyStore:
         verb: str,
         call: Callable[[], Awaitable[T]],
         about: Any = "",
-        holds: Sequence[Hold] = (),
+        holds: Sequence[ClaimToken] = (),
         brokers: Sequence[str] | None = None,
     ) -> T:
         """Carry out a verb that may change letters; `brokers` are those that it was asked for."""
@@ -132,7 +132,7 @@ class FaultyStore:
         )
 
     async def extend(
-        self, holds: Sequence[Hold], *, lease: timedelta = LEASE, sent: bool = False
+        self, holds: Sequence[ClaimToken], *, lease: timedelta = LEASE, sent: bool = False
     ) -> list[bool]:
         """Extend."""
         about = f"{_holds(holds)}{' sent' * sent}"
@@ -142,8 +142,8 @@ class FaultyStore:
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         """Settle."""
-        holds = [one.hold for one in settlements]
-        about = [f"{_holds([one.hold])} {type(one.outcome).__name__}" for one in settlements]
+        holds = [one.claim_token for one in settlements]
+        about = [f"{_holds([one.claim_token])} {type(one.outcome).__name__}" for one in settlements]
         return await self._verb("settle", lambda: self._store.settle(settlements), about, holds)
 
     async def rescue(
@@ -266,5 +266,5 @@ def _short(ids: Iterable[str]) -> str:
     return ",".join(map(short, ids))
 
 
-def _holds(holds: Iterable[Hold]) -> str:
+def _holds(holds: Iterable[ClaimToken]) -> str:
     return ",".join(f"{short(hold.id)}/{hold.fence}" for hold in holds)

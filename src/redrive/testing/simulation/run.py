@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from redrive.letters import State
+from redrive.letters import LetterState
 from redrive.testing.simulation.lives import Tasks, adopt
 from redrive.testing.simulation.script import CALLS, LIMIT, ORDERS, Fate
 from redrive.testing.simulation.virtual import StuckError, VirtualLoop
@@ -128,18 +128,18 @@ def _judge_the_calm(world: World) -> None:
         letter = letters.get((message.broker, message.name.encode()))
         found = None if letter is None else (letter.state, letter.dlq_retry_count)
         cycles = message.failures // CALLS
-        wanted: tuple[tuple[State, int] | None, ...]
+        wanted: tuple[tuple[LetterState, int] | None, ...]
         if message.fate is Fate.FINE or (message.fate is not Fate.DENIED and not cycles):
             wanted = (None,)
         elif message.fate is Fate.DENIED:
-            wanted = (*((State.MANUAL, count) for count in range(LIMIT)), (State.FAILED, LIMIT))
-        elif letter is not None and letter.unconfirmed and letter.hold in world.watch.verdicts:
+            wanted = (*((LetterState.MANUAL, count) for count in range(LIMIT)), (LetterState.FAILED, LIMIT))
+        elif letter is not None and letter.unconfirmed and letter.claim_token in world.watch.verdicts:
             # It was processed, and there is neither a verdict nor evidence: that redrive is not counted yet.
-            wanted = ((State.PROCESSING, cycles - 1),)
+            wanted = ((LetterState.PROCESSING, cycles - 1),)
         elif cycles <= LIMIT:
-            wanted = ((State.RESOLVED, cycles),)
+            wanted = ((LetterState.RESOLVED, cycles),)
         else:
-            wanted = ((State.FAILED, LIMIT),)
+            wanted = ((LetterState.FAILED, LIMIT),)
         world.watch.rule(found in wanted, f"nothing went wrong, and {message} ended as {found}, not {wanted}")
 
 

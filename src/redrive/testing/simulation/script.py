@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from redrive.consume import ConsumeOptions
-from redrive.letters import State
+from redrive.letters import LetterState
 from redrive.replay.options import ReplayOptions
 from redrive.rules import Fixed
 from redrive.stores.query import EVERYTHING, Condition, Op, Query
@@ -33,10 +33,10 @@ CONSUMING: Final = ConsumeOptions(
     max_deliveries=2,
     concurrency=2,
     backoff=Fixed(timedelta(milliseconds=50)),
-    flood=None,
+    breaker=None,
 )
 CALLS: Final = CONSUMING.attempts * CONSUMING.max_deliveries  # of a handler that fails, until a dead letter
-_NEEDS_A_PERSON: Final = Query((Condition("state", Op.IS, (str(State.MANUAL),)),))
+_NEEDS_A_PERSON: Final = Query((Condition("state", Op.IS, (str(LetterState.MANUAL),)),))
 _FATES_IN_AUDIT: Final = 5
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from redrive.clock import Clock
-from redrive.letters import DeadLetter, Hold, Message, State
+from redrive.letters import ClaimToken, DeadLetter, LetterState, Message
 from redrive.letters.lifecycle import TABLE
 from redrive.letters.redrive import redrive_of
 from redrive.letters.verdict import QUEUE
@@ -28,7 +28,15 @@ if TYPE_CHECKING:
 _LEGAL: Final = frozenset((before, after) for (before, _), after in TABLE.items())
 _OPERATION: Final = "replay:"
 _NOT_SENT: Final = "sent back"  # how the detail of an attempt begins that ended a letter without a redrive
-UNRESOLVED: Final = frozenset({State.PENDING, State.PROCESSING, State.MANUAL, State.FAILED, State.ARCHIVED})
+UNRESOLVED: Final = frozenset(
+    {
+        LetterState.PENDING,
+        LetterState.PROCESSING,
+        LetterState.MANUAL,
+        LetterState.FAILED,
+        LetterState.ARCHIVED,
+    }
+)
 
 
 def short(letter_id: str) -> str:
@@ -86,21 +94,21 @@ class Watch:
         self.excuses = 0  # faults after which something may be there, or be sent, twice
         self.setbacks = 0  # faults after which a message may only be handled once more than it should
         self.frozen: dict[str, frozenset[str]] = {}  # operation → its list
-        self.sent: dict[Hold, Redriven] = {}
+        self.sent: dict[ClaimToken, Redriven] = {}
         self.sent_again = 0  # sends of a letter whose earlier copy had not come back
         self.stale = 0  # sends under a claim that was over
         self.presumed = 0
         self.has_verdicts = True  # whether consumers send verdicts
         self.marked: dict[str, int] = {}  # letter → the last fence under which it was marked as sent
-        self.finished: set[Hold] = set()
-        self.taken: set[Hold] = set()  # redrives that the consumer they were sent to has received
-        self.died: set[Hold] = set()  # redrives that died there
-        self.verdicts: set[Hold] = set()  # redrives that were processed there
+        self.finished: set[ClaimToken] = set()
+        self.taken: set[ClaimToken] = set()  # redrives that the consumer they were sent to has received
+        self.died: set[ClaimToken] = set()  # redrives that died there
+        self.verdicts: set[ClaimToken] = set()  # redrives that were processed there
         self.deaths: dict[tuple[str, str], Death] = {}  # broker and key → those that are no redrives
         self.copies: Counter[Unit] = Counter()
         self.processed: Counter[Unit] = Counter()
         self.calls = 0
-        self._overdue: dict[Hold, timedelta] = {}  # when a redrive became unconfirmed
+        self._overdue: dict[ClaimToken, timedelta] = {}  # when a redrive became unconfirmed
         self._answers: defaultdict[Place, list[tuple[timedelta, timedelta | None]]] = defaultdict(list)
 
     def rule(self, kept: bool, what: str) -> None:  # noqa: FBT001  reads as a sentence
@@ -148,7 +156,7 @@ class Watch:
         """The broker has told until when everything was taken from a queue."""
         self._answers[Place(broker, queue)].append((self._clock.monotonic(), taken_until))
 
-    def redrive_of(self, place: Place, message: Message) -> Hold | None:
+    def redrive_of(self, place: Place, message: Message) -> ClaimToken | None:
         """The claim that this message is the redrive of: sent under it to this place, with this body."""
         copied = redrive_of(message.headers)
         if copied is None or (sent := self.sent.get(copied.hold)) is None:
@@ -161,7 +169,7 @@ class Watch:
         self,
         verb: str,
         before: dict[str, DeadLetter],
-        holds: Sequence[Hold],
+        holds: Sequence[ClaimToken],
         answer: Any,
         brokers: Sequence[str] | None,
     ) -> None:
@@ -187,14 +195,14 @@ class Watch:
                 old = before.get(hold.id)
                 if done:
                     self.rule(
-                        old is not None and old.fence == hold.fence and old.state is State.PROCESSING,
+                        old is not None and old.fence == hold.fence and old.state is LetterState.PROCESSING,
                         f"settle under {hold} was carried out, but it was not the claim",
                     )
 
     def _added(self, verb: str, new: DeadLetter) -> None:
         self.rule(verb == "add", f"{verb} has added letter {new.id}")
         self.rule(
-            (new.state, new.fence, new.dlq_retry_count) == (State.PENDING, 0, 0),
+            (new.state, new.fence, new.dlq_retry_count) == (LetterState.PENDING, 0, 0),
             f"letter {new.id} is new, yet {new.state}",
         )
         self.rule(redrive_of(new.message.headers) is None, f"{_told(new)} has the headers of a redrive")
@@ -203,7 +211,7 @@ class Watch:
             self.rule(new.derived_from is not None, f"{_told(new)} was added, but no such message has died")
             other = self._store.letters[new.derived_from or ""]
             self.rule(
-                other.state is State.RESOLVED,
+                other.state is LetterState.RESOLVED,
                 f"{_told(new)} was added, but it is a redrive of {short(other.id)}, which is {other.state}",
             )
             attempts = {
@@ -221,10 +229,10 @@ class Watch:
         )
 
     def _changed(
-        self, verb: str, old: DeadLetter, new: DeadLetter, holds: Sequence[Hold], now: datetime
+        self, verb: str, old: DeadLetter, new: DeadLetter, holds: Sequence[ClaimToken], now: datetime
     ) -> None:
         name = _told(old)
-        if verb == "claim" and new.state is State.PENDING:
+        if verb == "claim" and new.state is LetterState.PENDING:
             # It was not claimed: a gate has stopped it, or is open again.
             only = msgspec.structs.replace(old, waits_for=new.waits_for)
             self.rule(new == only, f"claim: {name} was changed, but not claimed")
@@ -245,7 +253,7 @@ class Watch:
         ran = old.lease_until is not None and old.lease_until > now
         was_sent = old.sent_at is not None
         if verb in {"extend", "settle"}:
-            self.rule(old.hold in holds, f"{verb}: {name} was changed by somebody whose claim is over")
+            self.rule(old.claim_token in holds, f"{verb}: {name} was changed by somebody whose claim is over")
             self.rule(
                 ran or (verb == "settle" and was_sent),
                 f"{verb}: {name} was changed after its lease had ended",
@@ -253,8 +261,8 @@ class Watch:
         if verb == "overdue":
             self.rule(was_sent and not ran, f"{name} became unconfirmed before its verdict timeout")
             self.rule(old.state is new.state, f"overdue: {name} went from {old.state} to {new.state}")
-            self._overdue.setdefault(old.hold, self._clock.monotonic())
-        if old.state is State.PROCESSING and new.state is not State.PROCESSING:
+            self._overdue.setdefault(old.claim_token, self._clock.monotonic())
+        if old.state is LetterState.PROCESSING and new.state is not LetterState.PROCESSING:
             self._finished(verb, old, ran=ran)
         if not was_sent and new.sent_at is not None:
             self.marked[old.id] = old.fence
@@ -263,8 +271,10 @@ class Watch:
     def _finished(self, verb: str, old: DeadLetter, *, ran: bool) -> None:
         name = _told(old)
         self.rule(verb in {"settle", "rescue"}, f"{verb} has finished {name}")
-        self.rule(old.hold not in self.finished, f"{verb}: {name} was finished twice under {old.fence}")
-        self.finished.add(old.hold)
+        self.rule(
+            old.claim_token not in self.finished, f"{verb}: {name} was finished twice under {old.fence}"
+        )
+        self.finished.add(old.claim_token)
         if verb == "rescue":
             self.rule(not ran, f"{name} was rescued while its lease ran")
             self.rule(old.sent_at is None, f"{name} was rescued although it was sent")
@@ -287,7 +297,7 @@ class Watch:
         last = new.attempts[-1]
         most = self._limit + last.detail.startswith(_NOT_SENT)
         self.rule(new.dlq_retry_count <= most, f"{verb}: {name} has more redrives than are allowed")
-        hold = old.hold
+        hold = old.claim_token
         if last.result == "resolved":
             self.rule(hold in self.verdicts, f"{name} is resolved, but its consumer has not processed it")
         elif last.result == "failed" and not last.detail.startswith(_NOT_SENT):
@@ -297,7 +307,7 @@ class Watch:
         elif last.result == "unconfirmed":
             self.excuses += 1  # the operator sends it once more; the first copy may still be under way
 
-    def _presumed(self, name: str, hold: Hold) -> None:
+    def _presumed(self, name: str, hold: ClaimToken) -> None:
         """A letter was presumed to be resolved: was there evidence, long enough ago, and is it still true?"""
         self.presumed += 1
         name = f"{name} is presumed to be resolved, but"
@@ -338,7 +348,11 @@ class Watch:
                 redrive.operation is not None or letter.source == place.queue,
                 f"{who} sends {name} of {letter.source} to {place.queue}",
             )
-            if letter.hold != hold or letter.lease_until is None or letter.lease_until <= self._clock.now():
+            if (
+                letter.claim_token != hold
+                or letter.lease_until is None
+                or letter.lease_until <= self._clock.now()
+            ):
                 self.rule(
                     self.excuses > 0, f"{who} sends {name} under a claim that is over, and nothing went wrong"
                 )
@@ -396,7 +410,9 @@ class Watch:
         self.rule(kept <= copies * 2**self.excuses, f"{name} lies in {kept} letters")
         if not self.excuses and not self.setbacks:
             # An unconfirmed letter whose redrive was processed counts once.
-            kept -= sum(one.state is State.PROCESSING and one.hold in self.verdicts for one in letters)
+            kept -= sum(
+                one.state is LetterState.PROCESSING and one.claim_token in self.verdicts for one in letters
+            )
             states = [str(one.state) for one in letters]
             self.rule(
                 len(letters) <= copies and done + kept == copies,
@@ -417,15 +433,15 @@ class Watch:
                 f"{name} is presumed to be resolved, and nothing went wrong",
             )
         redrives = _redrives(letter)
-        if letter.state is State.FAILED:
+        if letter.state is LetterState.FAILED:
             self.rule(redrives >= self._limit, f"{name} has failed for good after {redrives} redrives")
-        elif letter.state in {State.PENDING, State.MANUAL}:
+        elif letter.state in {LetterState.PENDING, LetterState.MANUAL}:
             self.rule(redrives < self._limit, f"{name} is {letter.state} with {redrives} redrives")
 
     def _judge_journal(self) -> None:
-        last: dict[str, State | None] = {}
+        last: dict[str, LetterState | None] = {}
         for line in self._store.journal_lines:
-            before = last.get(line.letter_id, State.PENDING)
+            before = last.get(line.letter_id, LetterState.PENDING)
             self.rule(line.before is before, f"line {line.number} of the journal begins at {line.before}")
             if line.after is not line.before:
                 self.rule(

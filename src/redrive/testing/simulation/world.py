@@ -22,7 +22,7 @@ from redrive.collect.reading import Reader
 from redrive.consume import Consumer, Context, Handler, Subscription
 from redrive.errors import RedriveError
 from redrive.host import Load
-from redrive.letters import DeadLetter, Message, State
+from redrive.letters import DeadLetter, LetterState, Message
 from redrive.letters.redact import Redactor
 from redrive.letters.verdict import QUEUE
 from redrive.recover.breaker import Breakers, HoldBackOptions
@@ -61,7 +61,7 @@ from redrive.testing.simulation.watch import Unit, Watch, short
 from redrive.transports.memory import MemoryTransport
 
 STRATEGY: Final = StrategyOptions(
-    steps=(MINUTE, 2 * MINUTE, 3 * MINUTE), recheck=2 * MINUTE, max_redrives=LIMIT
+    delays=(MINUTE, 2 * MINUTE, 3 * MINUTE), recheck_interval=2 * MINUTE, max_redrives=LIMIT
 )
 WORKING: Final = WorkerOptions(batch=3, poll=3 * MINUTE, lease=2 * MINUTE, verdict_timeout=VERDICT_TIMEOUT)
 _READER: Final = Reader(Classifier(), Redactor(), STRATEGY)
@@ -171,9 +171,9 @@ class World:
         return True
 
     def _is_settled(self, letter: DeadLetter) -> bool:
-        if letter.state is State.PROCESSING:
+        if letter.state is LetterState.PROCESSING:
             return letter.unconfirmed and self._lacks_evidence(letter)
-        return letter.state is not State.PENDING
+        return letter.state is not LetterState.PENDING
 
     def _lacks_evidence(self, letter: DeadLetter) -> bool:
         if not self.script.has_evidence:
@@ -422,7 +422,7 @@ class World:
 
 
 def _breakers(life: Life) -> Breakers:
-    return Breakers(life.clock, HoldBackOptions(least=4, pause=MINUTE, longest=4 * MINUTE))
+    return Breakers(life.clock, HoldBackOptions(window=4, pause=MINUTE, max_pause=4 * MINUTE))
 
 
 def letters_now(world: World) -> str:

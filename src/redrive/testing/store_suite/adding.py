@@ -14,11 +14,11 @@ from redrive.errors import (
 )
 from redrive.letters import (
     Headers,
+    LetterState,
     Message,
     Origin,
-    State,
     SystemState,
-    Typed,
+    TypedValue,
 )
 from redrive.stores.base import Store
 from redrive.stores.changes import (
@@ -61,7 +61,7 @@ class Adding(Ground):
         clock.advance(MINUTE)
         assert await store.add([letter, a_letter("orders/2")]) == [False, True]
         assert await store.load([letter.id]) == before
-        assert await store.settle([Settlement(head.hold, Resolve())]) == [True]
+        assert await store.settle([Settlement(head.claim_token, Resolve())]) == [True]
 
     async def test_s02_the_same_letter_twice_in_one_add_is_added_once(self, store: Store) -> None:
         assert await store.add([a_letter(), a_letter()]) == [True, False]
@@ -98,9 +98,9 @@ class Adding(Ground):
                 ("a", 1), ("a", True), ("a", 1.0), ("A", "1"), ("a", b"1"), ("empty", ""), ("none", None),
                 ("", "no name"), ("big", 2**70), ("negative", -(2**63)), ("decimal", Decimal("1.50")),
                 ("when", datetime(2026, 2, 11, 12, 0, 0, 123456, tzinfo=UTC)), ("uuid", UUID(int=7)),
-                ("int16", Typed("int16", -5)), ("float32", Typed("float32", 0.5)), ("nan", float("nan")),
-                ("text that is not UTF-8", Typed("text", b"\xff")), ("list", (1, "x", (None, b"\x00"))),
-                ("table", Headers([("x", 1), ("x", Headers([("deep", Typed("uint8", 255))]))])), ("π", "🙂"),
+                ("int16", TypedValue("int16", -5)), ("float32", TypedValue("float32", 0.5)), ("nan", float("nan")),
+                ("text that is not UTF-8", TypedValue("text", b"\xff")), ("list", (1, "x", (None, b"\x00"))),
+                ("table", Headers([("x", 1), ("x", Headers([("deep", TypedValue("uint8", 255))]))])), ("π", "🙂"),
             ]
         )  # fmt: skip
         letter = a_letter(message=a_message(headers=headers, properties=Headers({"delivery_mode": 2})))
@@ -134,12 +134,17 @@ class Adding(Ground):
         self, store: Store, clock: ManualClock
     ) -> None:
         claimed = msgspec.structs.replace(
-            a_letter(), state=State.FAILED, fence=9, locked_by="w", lease_until=clock.now(), dlq_retry_count=4,
+            a_letter(), state=LetterState.FAILED, fence=9, locked_by="w", lease_until=clock.now(), dlq_retry_count=4,
             presumed=True, unconfirmed=True,
         )  # fmt: skip
         await store.add([claimed])
         [back] = await store.load([claimed.id])
-        assert (back.state, back.fence, back.locked_by, back.lease_until) == (State.PENDING, 0, None, None)
+        assert (back.state, back.fence, back.locked_by, back.lease_until) == (
+            LetterState.PENDING,
+            0,
+            None,
+            None,
+        )
         assert (back.dlq_retry_count, back.presumed, back.unconfirmed) == (0, False, False)
         assert back.created_at == clock.now()
 

@@ -9,7 +9,7 @@ from redrive.errors import (
     LifecycleError,
 )
 from redrive.letters import (
-    State,
+    LetterState,
 )
 from redrive.stores.base import Store
 from redrive.stores.changes import (
@@ -20,13 +20,13 @@ from redrive.stores.changes import (
     Discard,
     Park,
     Prioritise,
-    Release,
     Resolve,
     Retry,
     Schedule,
     SetBroker,
     Settlement,
     Tag,
+    Unclaim,
 )
 from redrive.testing.clock import ManualClock
 from redrive.testing.factories import BROKER, a_letter, letters
@@ -47,7 +47,7 @@ class Changing(Ground):
             await store.apply(Assign("ann"), [parked.id, "no such letter"], by="ann")
         assert await store.load([parked.id, pending.id]) == before
         await store.apply(Discard("junk"), [parked.id], by="ann")
-        assert (await store.load([parked.id]))[0].state is State.ARCHIVED
+        assert (await store.load([parked.id]))[0].state is LetterState.ARCHIVED
 
     async def test_s22_people_can_assign_tag_prioritise_note_and_schedule(
         self, store: Store, clock: ManualClock
@@ -72,8 +72,8 @@ class Changing(Ground):
     async def test_s23_only_steps_of_the_lifecycle_happen(self, store: Store, clock: ManualClock) -> None:
         everywhere = await self.one_in_each_state(store)
         legal = {
-            Schedule: {State.PENDING}, Discard: {State.MANUAL}, Archive: {State.FAILED},
-            Delete: {State.RESOLVED, State.ARCHIVED},
+            Schedule: {LetterState.PENDING}, Discard: {LetterState.MANUAL}, Archive: {LetterState.FAILED},
+            Delete: {LetterState.RESOLVED, LetterState.ARCHIVED},
         }  # fmt: skip
         for change in (Schedule(clock.now()), Discard(), Archive(), Delete()):
             for state, letter_id in everywhere.items():
@@ -87,7 +87,7 @@ class Changing(Ground):
         await store.add([letter])
         [head] = await store.claim("w", broker=BROKER)
         await store.apply(Annotate("note"), [letter.id], by="ann")
-        await store.settle([Settlement(head.hold, Resolve())])
+        await store.settle([Settlement(head.claim_token, Resolve())])
         await store.apply(Delete(), [letter.id], by="retention")
         assert await store.count() == 0
         assert await store.tally("tag") == {}
@@ -109,24 +109,24 @@ class Changing(Ground):
         letter = a_letter()
         await store.add([letter])
         [head] = await store.claim("w1", broker=BROKER)
-        await store.settle([Settlement(head.hold, Park(detail="unknown error"))])
+        await store.settle([Settlement(head.claim_token, Park(detail="unknown error"))])
         [head] = await store.take([letter.id], "ann")
-        await store.extend([head.hold], sent=True)
-        await store.settle([Settlement(head.hold, Retry(at=clock.now()))])
+        await store.extend([head.claim_token], sent=True)
+        await store.settle([Settlement(head.claim_token, Retry(at=clock.now()))])
         [head] = await store.claim("w2", broker=BROKER, lease=MINUTE)
         clock.advance(MINUTE)
         await store.rescue(retry_in=timedelta(0), max_redrives=2)
         await store.apply(Archive(), [letter.id], by="retention")
         lines = await store.journal(letter.id)
         assert [(line.actor, line.action, line.before, line.after, line.detail) for line in lines] == [
-            ("w1", "claim", State.PENDING, State.PROCESSING, ""),
-            ("w1", "park", State.PROCESSING, State.MANUAL, "unknown error"),
-            ("ann", "replay", State.MANUAL, State.PROCESSING, ""),
-            ("ann", "sent", State.PROCESSING, State.PROCESSING, ""),
-            ("ann", "retry", State.PROCESSING, State.PENDING, ""),
-            ("w2", "claim", State.PENDING, State.PROCESSING, ""),
-            ("rescuer", "exhaust", State.PROCESSING, State.FAILED, "crashed"),
-            ("retention", "archive", State.FAILED, State.ARCHIVED, ""),
+            ("w1", "claim", LetterState.PENDING, LetterState.PROCESSING, ""),
+            ("w1", "park", LetterState.PROCESSING, LetterState.MANUAL, "unknown error"),
+            ("ann", "replay", LetterState.MANUAL, LetterState.PROCESSING, ""),
+            ("ann", "sent", LetterState.PROCESSING, LetterState.PROCESSING, ""),
+            ("ann", "retry", LetterState.PROCESSING, LetterState.PENDING, ""),
+            ("w2", "claim", LetterState.PENDING, LetterState.PROCESSING, ""),
+            ("rescuer", "exhaust", LetterState.PROCESSING, LetterState.FAILED, "crashed"),
+            ("retention", "archive", LetterState.FAILED, LetterState.ARCHIVED, ""),
         ]
         assert lines[-1].at == clock.now()
 
@@ -140,7 +140,7 @@ class Changing(Ground):
 
     async def test_s25_lines_of_one_call_stand_in_the_order_of_its_letters(self, store: Store) -> None:
         await store.add(letters(4))
-        holds = [head.hold for head in await store.claim("w", broker=BROKER)]
+        holds = [head.claim_token for head in await store.claim("w", broker=BROKER)]
         [one, two, three, four] = holds
         await store.extend([three, one, three, four], sent=True)
         await store.settle([Settlement(hold, Resolve()) for hold in (four, two, one)])
@@ -150,20 +150,20 @@ class Changing(Ground):
     async def test_s51_letters_can_be_moved_to_another_broker(self, store: Store, clock: ManualClock) -> None:
         everywhere = await self.one_in_each_state(store)
         await store.add([a_letter("waiting", retry_in=timedelta(hours=2))])
-        everyone = [head for head in (await store.page()).heads if head.state is not State.PROCESSING]
+        everyone = [head for head in (await store.page()).heads if head.state is not LetterState.PROCESSING]
         await store.apply(SetBroker("events"), [head.id for head in everyone], by="ann")
         moved = await store.load([head.id for head in everyone])
         assert [letter.state for letter in moved] == [head.state for head in everyone]
         assert {letter.broker for letter in moved} == {"events"}
         assert {letter.origin.transport for letter in moved} == {"rabbitmq"}
-        [line] = (await store.journal(everywhere[State.MANUAL]))[-1:]
+        [line] = (await store.journal(everywhere[LetterState.MANUAL]))[-1:]
         assert (line.actor, line.action, line.before, line.after, line.detail) == (
-            "ann", "set_broker", State.MANUAL, State.MANUAL, "events",
+            "ann", "set_broker", LetterState.MANUAL, LetterState.MANUAL, "events",
         )  # fmt: skip
         clock.advance(timedelta(hours=2))
         assert await store.claim("w", broker=BROKER) == []
         claimed = await store.claim("w", broker="events")
-        assert {head.id for head in claimed} == {everywhere[State.PENDING], a_letter("waiting").id}
+        assert {head.id for head in claimed} == {everywhere[LetterState.PENDING], a_letter("waiting").id}
 
     async def test_s51_a_letter_that_is_being_redriven_keeps_its_broker(self, store: Store) -> None:
         await store.add(letters(2))
@@ -172,6 +172,6 @@ class Changing(Ground):
         with pytest.raises(LifecycleError, match="cannot change its broker: it is being redriven"):
             await store.apply(SetBroker("events"), [letter.id for letter in letters(2)], by="ann")
         assert await store.load([letter.id for letter in letters(2)]) == before
-        await store.settle([Settlement(held.hold, Release())])
+        await store.settle([Settlement(held.claim_token, Unclaim())])
         await store.apply(SetBroker("events"), [held.id], by="ann")
         assert [head.id for head in await store.claim("w", broker="events")] == [held.id]

@@ -6,16 +6,16 @@ from datetime import timedelta
 import pytest
 
 from redrive.letters import (
+    ClaimToken,
     DeadLetter,
-    Hold,
     LetterHead,
-    State,
+    LetterState,
 )
 from redrive.stores.base import Store
 from redrive.stores.changes import (
-    Release,
     Resolve,
     Settlement,
+    Unclaim,
 )
 from redrive.testing.clock import ManualClock
 from redrive.testing.factories import BROKER, a_letter, letters
@@ -96,7 +96,7 @@ class Claiming(Ground):
         for _ in range(5):
             [head] = await store.claim("w", broker=BROKER)
             fences.append(head.fence)
-            await store.settle([Settlement(head.hold, Release())])
+            await store.settle([Settlement(head.claim_token, Unclaim())])
         [head] = await store.claim("w", broker=BROKER, lease=MINUTE)
         clock.advance(MINUTE)
         await store.rescue(retry_in=timedelta(0))
@@ -109,7 +109,7 @@ class Claiming(Ground):
         await store.add([a_letter()])
         [head] = await store.claim("worker_node_2", broker=BROKER, lease=timedelta(minutes=5))
         assert (head.state, head.locked_by, head.locked_at) == (
-            State.PROCESSING,
+            LetterState.PROCESSING,
             "worker_node_2",
             clock.now(),
         )
@@ -122,18 +122,21 @@ class Claiming(Ground):
         wanted = [a_letter("b").id, "no such letter", a_letter("a").id, a_letter("b").id]
         taken = await store.take(wanted, "w")
         assert [head.correlation_id for head in taken] == ["trace-b", "trace-a"]
-        assert {head.state for head in taken} == {State.PROCESSING}
+        assert {head.state for head in taken} == {LetterState.PROCESSING}
 
     async def test_s10_manual_letters_can_be_taken(self, store: Store) -> None:
         letter = await self.parked(store)
         [head] = await store.take([letter.id], "person")
-        assert (head.state, head.fence, head.locked_by) == (State.PROCESSING, 2, "person")
+        assert (head.state, head.fence, head.locked_by) == (LetterState.PROCESSING, 2, "person")
 
     async def test_s10_letters_in_any_other_state_are_left_out(self, store: Store) -> None:
         everywhere = await self.one_in_each_state(store)
-        ids = [everywhere[state] for state in State]
+        ids = [everywhere[state] for state in LetterState]
         taken = await store.take(ids, "w")
-        assert {head.id for head in taken} == {everywhere[State.PENDING], everywhere[State.MANUAL]}
+        assert {head.id for head in taken} == {
+            everywhere[LetterState.PENDING],
+            everywhere[LetterState.MANUAL],
+        }
 
     async def test_s10_take_leaves_out_letters_of_other_brokers(self, store: Store) -> None:
         lot = [a_letter(name, broker=name) for name in ("shop", "events", "mail")]
@@ -153,7 +156,7 @@ class Claiming(Ground):
         ids = [head.id for head in (await store.page()).heads]
         own = await store.take(ids[:2], "w", lease=MINUTE)
         sent = await store.take(ids[2:3], "w", lease=MINUTE)
-        await store.extend([head.hold for head in sent], lease=MINUTE, sent=True)
+        await store.extend([head.claim_token for head in sent], lease=MINUTE, sent=True)
         await store.take(ids[3:], "other", lease=MINUTE)
         clock.advance(passed)
         # When the worker takes all of them, without and with `reclaim`
@@ -162,48 +165,56 @@ class Claiming(Ground):
         # Then it has its own that were not sent, under a new fence, and no redrive is counted
         assert [(head.id, head.fence) for head in again] == [(head.id, head.fence + 1) for head in own]
         assert {(head.state, head.locked_by, head.dlq_retry_count) for head in again} == {
-            (State.PROCESSING, "w", 0)
+            (LetterState.PROCESSING, "w", 0)
         }
         assert {head.lease_until for head in again} == {clock.now() + MINUTE}
         # And the claims of before are over
-        assert await store.extend([head.hold for head in own], lease=MINUTE) == [False, False]
-        assert await store.extend([head.hold for head in again], lease=MINUTE, sent=True) == [True, True]
+        assert await store.extend([head.claim_token for head in own], lease=MINUTE) == [False, False]
+        assert await store.extend([head.claim_token for head in again], lease=MINUTE, sent=True) == [
+            True,
+            True,
+        ]
 
     async def test_s10_a_reclaim_is_a_release_and_a_claim_in_the_change_log(self, store: Store) -> None:
         await store.add([a_letter()])
         await store.take([a_letter().id], "w", lease=MINUTE)
         await store.take([a_letter().id], "w", lease=MINUTE, reclaim=True)
         steps = [(line.action, line.before, line.after) for line in await store.journal()]
-        claim = ("claim", State.PENDING, State.PROCESSING)
-        assert steps == [claim, ("release", State.PROCESSING, State.PENDING), claim]
+        claim = ("claim", LetterState.PENDING, LetterState.PROCESSING)
+        assert steps == [claim, ("release", LetterState.PROCESSING, LetterState.PENDING), claim]
 
     async def test_s11_a_running_lease_can_be_extended(self, store: Store, clock: ManualClock) -> None:
         await store.add([a_letter()])
         [head] = await store.claim("w", broker=BROKER, lease=MINUTE)
         clock.advance(MINUTE / 2)
-        assert await store.extend([head.hold], lease=MINUTE) == [True]
+        assert await store.extend([head.claim_token], lease=MINUTE) == [True]
         clock.advance(MINUTE * 3 / 4)
         assert await store.rescue(retry_in=timedelta(0)) == []
-        assert await store.settle([Settlement(head.hold, Resolve())]) == [True]
+        assert await store.settle([Settlement(head.claim_token, Resolve())]) == [True]
 
     async def test_s11_a_lost_lease_cannot_be_extended(self, store: Store, clock: ManualClock) -> None:
         await store.add(letters(2))
         one, two = await store.claim("w", broker=BROKER, lease=MINUTE)
-        await store.settle([Settlement(one.hold, Release())])
-        holds = [one.hold, two.hold, Hold("no such letter", 1), Hold(two.id, two.fence + 1)]
+        await store.settle([Settlement(one.claim_token, Unclaim())])
+        holds = [
+            one.claim_token,
+            two.claim_token,
+            ClaimToken("no such letter", 1),
+            ClaimToken(two.id, two.fence + 1),
+        ]
         assert await store.extend(holds, lease=MINUTE) == [False, True, False, False]
         clock.advance(MINUTE)
-        assert await store.extend([two.hold], lease=MINUTE) == [False]
+        assert await store.extend([two.claim_token], lease=MINUTE) == [False]
 
     async def test_s12_a_letter_that_was_sent_says_so(self, store: Store, clock: ManualClock) -> None:
         await store.add([a_letter()])
         [head] = await store.claim("w", broker=BROKER)
         sent_at = clock.now()
-        assert await store.extend([head.hold], lease=timedelta(hours=1), sent=True) == [True]
+        assert await store.extend([head.claim_token], lease=timedelta(hours=1), sent=True) == [True]
         clock.advance(MINUTE)
-        assert await store.extend([head.hold], lease=timedelta(hours=1), sent=True) == [True]
+        assert await store.extend([head.claim_token], lease=timedelta(hours=1), sent=True) == [True]
         [letter] = await store.load([head.id])
-        assert (letter.sent_at, letter.state) == (sent_at, State.PROCESSING)
+        assert (letter.sent_at, letter.state) == (sent_at, LetterState.PROCESSING)
         assert letter.lease_until == clock.now() + timedelta(hours=1)
 
     async def test_s13_a_crowd_that_falls_due_at_once_is_let_in_whole(

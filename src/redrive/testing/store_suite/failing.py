@@ -14,18 +14,18 @@ from redrive.errors import (
     SettingsError,
     StoreClosedError,
 )
-from redrive.letters import Hold
+from redrive.letters import ClaimToken
 from redrive.stores.base import Store
 from redrive.stores.changes import (
-    Exhaust,
+    Fail,
     Outcome,
     Park,
     Prioritise,
-    Release,
     Resolve,
     Retry,
     SetBroker,
     Settlement,
+    Unclaim,
 )
 from redrive.stores.operations import Operation, OperationState
 from redrive.testing.clock import ManualClock
@@ -54,7 +54,7 @@ class Failing(Ground):
         verbs: list[Any] = [
             store.add([a_letter()]), store.load([]), store.page(), store.count(), store.tally("state"),
             store.claim("w", broker=BROKER), store.take([], "w"), store.extend([]), store.journal(),
-            store.settle([]), store.settle([Settlement(Hold(a_letter().id, 1), Resolve())]),
+            store.settle([]), store.settle([Settlement(ClaimToken(a_letter().id, 1), Resolve())]),
             store.rescue(retry_in=MINUTE), store.overdue(broker=BROKER, lease=MINUTE),
             store.apply(Prioritise(1), [], by="ann"),
             store.begin(Operation(id="op-1", kind="replay", by="ann"), []), store.operation("op-1"),
@@ -140,11 +140,11 @@ class Failing(Ground):
         "outcome",
         [
             Retry(at=datetime(2026, 1, 1)),  # noqa: DTZ001  that is the point
-            Release(at=datetime(2026, 1, 1)),  # noqa: DTZ001
+            Unclaim(at=datetime(2026, 1, 1)),  # noqa: DTZ001
             Park(failure=a_failure(at=datetime(2026, 1, 1))),  # noqa: DTZ001
-            Exhaust(failure=a_failure(error_type="x" * 70_000)), Resolve(strategy=""), Resolve(strategy="\udc80"),
+            Fail(failure=a_failure(error_type="x" * 70_000)), Resolve(strategy=""), Resolve(strategy="\udc80"),
             Resolve(detail="a\x00b"), Retry(at=LONG_AGO, result="lost"), Park(detail="\udc80"),
-            Exhaust(detail="x" * 70_000),
+            Fail(detail="x" * 70_000),
         ],
         ids=lambda outcome: type(outcome).__name__,
     )  # fmt: skip
@@ -155,10 +155,12 @@ class Failing(Ground):
         good, bad = await store.claim("w", broker=BROKER)
         before = await store.load([good.id, bad.id])
         with pytest.raises(SettingsError) as caught:
-            await store.settle([Settlement(good.hold, Resolve()), Settlement(bad.hold, outcome)])
+            await store.settle(
+                [Settlement(good.claim_token, Resolve()), Settlement(bad.claim_token, outcome)]
+            )
         assert "\n" not in str(caught.value)
         assert await store.load([good.id, bad.id]) == before
-        assert await store.settle([Settlement(good.hold, Resolve())]) == [True]
+        assert await store.settle([Settlement(good.claim_token, Resolve())]) == [True]
 
     async def test_s33_what_brokers_and_errors_really_contain_is_storable(self, store: Store) -> None:
         odd = a_letter(

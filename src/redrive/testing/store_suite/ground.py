@@ -9,16 +9,16 @@ import pytest
 from redrive.clock import Clock
 from redrive.letters import (
     DeadLetter,
-    Kind,
+    FailureKind,
     LetterHead,
+    LetterState,
     Origin,
-    State,
 )
 from redrive.stores.base import Store
 from redrive.stores.changes import (
     Archive,
     Assign,
-    Exhaust,
+    Fail,
     Park,
     Resolve,
     Settlement,
@@ -60,23 +60,23 @@ class Ground:
         letter = a_letter("parked")
         await store.add([letter])
         [head] = await store.take([letter.id], "w")
-        await store.settle([Settlement(head.hold, Park())])
+        await store.settle([Settlement(head.claim_token, Park())])
         return letter
 
-    async def one_in_each_state(self, store: Store) -> dict[State, str]:
-        await store.add([a_letter(state) for state in State])
-        ids = {state: a_letter(state).id for state in State}
-        for state in State:
-            if state is State.PENDING:
+    async def one_in_each_state(self, store: Store) -> dict[LetterState, str]:
+        await store.add([a_letter(state) for state in LetterState])
+        ids = {state: a_letter(state).id for state in LetterState}
+        for state in LetterState:
+            if state is LetterState.PENDING:
                 continue
             [head] = await store.take([ids[state]], "w")
-            if state is State.MANUAL:
-                await store.settle([Settlement(head.hold, Park())])
-            elif state is State.RESOLVED:
-                await store.settle([Settlement(head.hold, Resolve())])
-            elif state in {State.FAILED, State.ARCHIVED}:
-                await store.settle([Settlement(head.hold, Exhaust())])
-        await store.apply(Archive(), [ids[State.ARCHIVED]], by="retention")
+            if state is LetterState.MANUAL:
+                await store.settle([Settlement(head.claim_token, Park())])
+            elif state is LetterState.RESOLVED:
+                await store.settle([Settlement(head.claim_token, Resolve())])
+            elif state in {LetterState.FAILED, LetterState.ARCHIVED}:
+                await store.settle([Settlement(head.claim_token, Fail())])
+        await store.apply(Archive(), [ids[LetterState.ARCHIVED]], by="retention")
         return ids
 
     async def a_mixed_lot(self, store: Store, clock: ManualClock) -> list[LetterHead]:
@@ -95,7 +95,7 @@ class Ground:
                 failure=a_failure(
                     ["card declined", "Card DECLINED by bank", "100% [x]* a_b", "host not found"][n % 4],
                     error_type=["ValueError", "TimeoutError", "OSError"][n % 3],
-                    kind=[Kind.BUSINESS, Kind.TIMEOUT][n % 2],
+                    kind=[FailureKind.BUSINESS, FailureKind.TIMEOUT][n % 2],
                     at=datetime(2026, 1, 1, n, tzinfo=UTC),
                 ),
                 first_failed_at=datetime(2025, 12, 25 + n % 3, tzinfo=UTC),
@@ -109,9 +109,9 @@ class Ground:
                 await store.apply(Assign(["ann", "bob"][n % 2]), [letter.id], by="ann")
             clock.advance(MINUTE)
         one, two = await store.claim("w1", broker=BROKER, limit=2)
-        await store.settle([Settlement(one.hold, Resolve(presumed=True))])
+        await store.settle([Settlement(one.claim_token, Resolve(presumed=True))])
         [three] = await store.claim("w1", broker="kafka", limit=1, lease=MINUTE)
-        await store.extend([two.hold, three.hold], lease=MINUTE, sent=True)
+        await store.extend([two.claim_token, three.claim_token], lease=MINUTE, sent=True)
         clock.advance(MINUTE)
         await store.overdue(broker="kafka", lease=MINUTE)
         return await self.all_pages(store, Query(), limit=50)

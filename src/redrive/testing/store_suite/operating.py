@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from redrive.errors import LetterNotFoundError, OperationNotFoundError, SettingsError
-from redrive.letters import DeadLetter, State
+from redrive.letters import DeadLetter, LetterState
 from redrive.stores.base import Store
-from redrive.stores.changes import Delete, Exhaust, Resolve, Settlement
+from redrive.stores.changes import Delete, Fail, Resolve, Settlement
 from redrive.stores.operations import LARGEST_OPTIONS, Item, Operation, OperationState
-from redrive.stores.query import EVERYTHING, parse
+from redrive.stores.query import EVERYTHING, parse_query
 from redrive.testing.clock import ManualClock
 from redrive.testing.factories import BROKER, a_failure, a_letter, letters
 from redrive.testing.store_suite.ground import MINUTE, Ground
@@ -296,7 +296,7 @@ class Operating(Ground):
         await store.record("op-1", [(lot[0].id, "sent", "")])
         before = await store.operation("op-1"), await store.items("op-1", limit=10)
         held = await store.claim("w", broker=BROKER)
-        await store.settle([Settlement(head.hold, Resolve()) for head in held])
+        await store.settle([Settlement(head.claim_token, Resolve()) for head in held])
         await store.apply(Delete(), [letter.id for letter in lot], by="retention")
         assert (await store.operation("op-1"), await store.items("op-1", limit=10)) == before
         await store.record("op-1", [(lot[1].id, "missing", "deleted meanwhile")])
@@ -323,15 +323,15 @@ class Operating(Ground):
         await store.add(lot)
         # When one of the first is resolved
         [head] = await store.take([first], "w")
-        await store.settle([Settlement(head.hold, Resolve())])
+        await store.settle([Settlement(head.claim_token, Resolve())])
         large, small = await store.groups()
         # Then the larger group comes first and tells of all its letters, with the words of the last.
         assert (large.group, large.count) == (lot[0].group, 3)
         assert (large.error_type, large.error_text) == ("PaymentError", "order 19 declined")
         assert large.sources == ("orders", "payments")
         assert (large.first_seen, large.last_seen) == (early, datetime(2026, 1, 1, 9, tzinfo=UTC))
-        assert large.states == {State.PENDING: 2, State.RESOLVED: 1}
-        assert (small.group, small.count, small.states) == (lot[3].group, 1, {State.PENDING: 1})
+        assert large.states == {LetterState.PENDING: 2, LetterState.RESOLVED: 1}
+        assert (small.group, small.count, small.states) == (lot[3].group, 1, {LetterState.PENDING: 1})
         assert await store.groups(limit=1) == [large]
 
     async def test_s45_groups_of_one_size_are_in_order_of_their_names(self, store: Store) -> None:
@@ -352,7 +352,7 @@ class Operating(Ground):
     )  # fmt: skip
     async def test_s45_groups_agree_with_tally(self, store: Store, clock: ManualClock, text: str) -> None:
         everything = await self.a_mixed_lot(store, clock)
-        query = parse(text, now=clock.now())
+        query = parse_query(text, now=clock.now())
         groups = await store.groups(query)
         assert {group.group: group.count for group in groups} == await store.tally("group", query)
         for group in groups:
@@ -373,11 +373,11 @@ class Operating(Ground):
         await store.add([a_letter()])
         [head] = await store.claim("w", broker=BROKER)
         other = a_failure("no such customer", error_type="LookupError", at=clock.now())
-        await store.settle([Settlement(head.hold, Exhaust(failure=other))])
+        await store.settle([Settlement(head.claim_token, Fail(failure=other))])
         [group] = await store.groups()
         assert (group.error_type, group.error_text) == ("LookupError", "no such customer")
         assert group.group == other.fingerprint
-        assert (group.last_seen, group.states) == (clock.now(), {State.FAILED: 1})
+        assert (group.last_seen, group.states) == (clock.now(), {LetterState.FAILED: 1})
 
     async def test_s45_an_empty_store_has_no_groups(self, store: Store) -> None:
         assert await store.groups(EVERYTHING) == []

@@ -13,7 +13,7 @@ from redrive.letters import (
     LetterHead,
 )
 from redrive.stores.base import Store
-from redrive.stores.query import parse
+from redrive.stores.query import parse_query
 from redrive.testing.clock import ManualClock
 from redrive.testing.factories import a_letter, letters
 from redrive.testing.store_suite.ground import Ground
@@ -45,7 +45,7 @@ class Reading(Ground):
         self, store: Store, clock: ManualClock, text: str
     ) -> None:
         everything = await self.a_mixed_lot(store, clock)
-        query = parse(text, now=clock.now())
+        query = parse_query(text, now=clock.now())
         found = await self.all_pages(store, query, limit=3)
         assert {head.id for head in found} == {head.id for head in everything if query.matches(head)}
         assert found == self.in_order(found, query)
@@ -66,7 +66,7 @@ class Reading(Ground):
         await store.add(letters(4))
         cursor = (await store.page(limit=2)).cursor
         with pytest.raises(QueryError, match="another filter"):
-            await store.page(parse("state:pending", now=clock.now()), cursor=cursor)
+            await store.page(parse_query("state:pending", now=clock.now()), cursor=cursor)
         for garbage in ("", "x", "!!!", "AAAA", "ÿ" * 9):
             with pytest.raises(QueryError, match="cursor"):
                 await store.page(cursor=garbage)
@@ -77,7 +77,7 @@ class Reading(Ground):
     ) -> None:
         there = [a_letter(f"k{n}", priority=n % 4) for n in range(40)]
         await store.add(there)
-        query = parse(text, now=clock.now())
+        query = parse_query(text, now=clock.now())
         seen: list[str] = []
         cursor: str | None = None
         for turn in range(100):
@@ -112,7 +112,7 @@ class Reading(Ground):
     async def test_s29_counts_agree_with_pages(self, store: Store, clock: ManualClock, by: str) -> None:
         await self.a_mixed_lot(store, clock)
         for text in ("", "source:orders", "tag:vip", "-tag:vip", "declined", "priority>=1"):
-            query = parse(text, now=clock.now())
+            query = parse_query(text, now=clock.now())
             found = await self.all_pages(store, query, limit=50)
             assert await store.count(query) == len(found)
             expected: dict[str, int] = {}

@@ -5,20 +5,20 @@ from datetime import timedelta
 import pytest
 
 from redrive.letters import (
-    Hold,
-    Kind,
+    ClaimToken,
+    FailureKind,
     LetterHead,
-    State,
+    LetterState,
 )
 from redrive.stores.base import Store
 from redrive.stores.changes import (
-    Exhaust,
+    Fail,
     Outcome,
     Park,
-    Release,
     Resolve,
     Retry,
     Settlement,
+    Unclaim,
 )
 from redrive.testing.clock import ManualClock
 from redrive.testing.factories import BROKER, a_failure, a_letter, letters
@@ -29,13 +29,15 @@ class Settling(Ground):
     """S14 to S21, S49 and S50: settling, rescuing and waiting for verdicts."""
 
     async def test_s14_each_outcome_leads_to_its_state(self, store: Store, clock: ManualClock) -> None:
-        outcomes: list[tuple[Outcome, State]] = [
-            (Resolve(), State.RESOLVED), (Retry(at=clock.now()), State.PENDING), (Exhaust(), State.FAILED),
-            (Park(), State.MANUAL), (Release(), State.PENDING),
+        outcomes: list[tuple[Outcome, LetterState]] = [
+            (Resolve(), LetterState.RESOLVED), (Retry(at=clock.now()), LetterState.PENDING),
+            (Fail(), LetterState.FAILED), (Park(), LetterState.MANUAL), (Unclaim(), LetterState.PENDING),
         ]  # fmt: skip
         await store.add(letters(len(outcomes)))
         heads = await store.claim("w", broker=BROKER)
-        settlements = [Settlement(h.hold, outcome) for h, (outcome, _) in zip(heads, outcomes, strict=True)]
+        settlements = [
+            Settlement(h.claim_token, outcome) for h, (outcome, _) in zip(heads, outcomes, strict=True)
+        ]
         assert await store.settle(settlements) == [True] * len(outcomes)
         states = [letter.state for letter in await store.load([head.id for head in heads])]
         assert states == [state for _, state in outcomes]
@@ -47,7 +49,7 @@ class Settling(Ground):
         [head] = await store.claim("slow", broker=BROKER, lease=MINUTE)
         clock.advance(MINUTE)
         before = await store.load([head.id])
-        assert await store.settle([Settlement(head.hold, Resolve())]) == [False]
+        assert await store.settle([Settlement(head.claim_token, Resolve())]) == [False]
         assert await store.load([head.id]) == before
 
     async def test_s15_a_worker_that_was_overtaken_can_finish_nothing(
@@ -58,22 +60,26 @@ class Settling(Ground):
         clock.advance(MINUTE)
         await store.rescue(retry_in=timedelta(0))
         [new] = await store.claim("quick", broker=BROKER)
-        for outcome in (Resolve(), Retry(at=clock.now()), Exhaust(), Park(), Release()):
-            assert await store.settle([Settlement(old.hold, outcome)]) == [False]
-        assert await store.settle([Settlement(new.hold, Resolve())]) == [True]
+        for outcome in (Resolve(), Retry(at=clock.now()), Fail(), Park(), Unclaim()):
+            assert await store.settle([Settlement(old.claim_token, outcome)]) == [False]
+        assert await store.settle([Settlement(new.claim_token, Resolve())]) == [True]
 
     async def test_s15_nothing_can_be_finished_twice(self, store: Store) -> None:
         await store.add([a_letter()])
         [head] = await store.claim("w", broker=BROKER)
-        both = [Settlement(head.hold, Resolve()), Settlement(head.hold, Exhaust())]
+        both = [Settlement(head.claim_token, Resolve()), Settlement(head.claim_token, Fail())]
         assert await store.settle(both) == [True, False]
         assert await store.settle(both) == [False, False]
         [letter] = await store.load([head.id])
-        assert (letter.state, letter.dlq_retry_count) == (State.RESOLVED, 1)
+        assert (letter.state, letter.dlq_retry_count) == (LetterState.RESOLVED, 1)
 
     async def test_s15_nothing_can_be_finished_without_a_claim(self, store: Store) -> None:
         await store.add([a_letter()])
-        unclaimed = [Hold(a_letter().id, 0), Hold(a_letter().id, 1), Hold("no such letter", 1)]
+        unclaimed = [
+            ClaimToken(a_letter().id, 0),
+            ClaimToken(a_letter().id, 1),
+            ClaimToken("no such letter", 1),
+        ]
         assert await store.settle([Settlement(hold, Resolve()) for hold in unclaimed]) == [False] * 3
 
     @pytest.mark.parametrize("renewed", [False, True])
@@ -83,19 +89,21 @@ class Settling(Ground):
         clock: ManualClock,
         renewed: bool,  # noqa: FBT001
     ) -> None:
-        outcomes: list[tuple[Outcome, State]] = [
-            (Resolve(), State.RESOLVED), (Retry(at=clock.now()), State.PENDING), (Exhaust(), State.FAILED),
-            (Park(), State.MANUAL), (Release(), State.PENDING),
+        outcomes: list[tuple[Outcome, LetterState]] = [
+            (Resolve(), LetterState.RESOLVED), (Retry(at=clock.now()), LetterState.PENDING),
+            (Fail(), LetterState.FAILED), (Park(), LetterState.MANUAL), (Unclaim(), LetterState.PENDING),
         ]  # fmt: skip
         await store.add(letters(len(outcomes)))
         heads = await store.claim("w", broker=BROKER)
-        await store.extend([head.hold for head in heads], lease=MINUTE, sent=True)
+        await store.extend([head.claim_token for head in heads], lease=MINUTE, sent=True)
         clock.advance(MINUTE)
         if renewed:
             await store.overdue(broker=BROKER, lease=MINUTE)
             clock.advance(MINUTE)
-        assert await store.extend([heads[0].hold], lease=MINUTE) == [False]
-        settlements = [Settlement(h.hold, outcome) for h, (outcome, _) in zip(heads, outcomes, strict=True)]
+        assert await store.extend([heads[0].claim_token], lease=MINUTE) == [False]
+        settlements = [
+            Settlement(h.claim_token, outcome) for h, (outcome, _) in zip(heads, outcomes, strict=True)
+        ]
         assert await store.settle(settlements) == [True] * len(outcomes)
         found = await store.load([head.id for head in heads])
         assert [letter.state for letter in found] == [state for _, state in outcomes]
@@ -106,19 +114,19 @@ class Settling(Ground):
     ) -> None:
         await store.add([a_letter()])
         [old] = await store.claim("slow", broker=BROKER)
-        await store.extend([old.hold], lease=MINUTE, sent=True)
+        await store.extend([old.claim_token], lease=MINUTE, sent=True)
         clock.advance(MINUTE)
-        assert await store.settle([Settlement(old.hold, Retry(at=clock.now()))]) == [True]
+        assert await store.settle([Settlement(old.claim_token, Retry(at=clock.now()))]) == [True]
         [new] = await store.claim("quick", broker=BROKER)
-        assert await store.settle([Settlement(old.hold, Resolve())]) == [False]
-        assert await store.settle([Settlement(new.hold, Resolve())]) == [True]
+        assert await store.settle([Settlement(old.claim_token, Resolve())]) == [False]
+        assert await store.settle([Settlement(new.claim_token, Resolve())]) == [True]
 
     async def test_s16_attempt_has_the_strategy_of_the_letter(self, store: Store, clock: ManualClock) -> None:
         await store.add([a_letter(strategy="immediate")])
         [head] = await store.claim("w", broker=BROKER)
-        await store.settle([Settlement(head.hold, Retry(at=clock.now(), strategy="scheduled"))])
+        await store.settle([Settlement(head.claim_token, Retry(at=clock.now(), strategy="scheduled"))])
         [head] = await store.claim("w", broker=BROKER)
-        await store.settle([Settlement(head.hold, Resolve())])
+        await store.settle([Settlement(head.claim_token, Resolve())])
         [letter] = await store.load([head.id])
         assert [attempt.strategy for attempt in letter.attempts] == ["immediate", "scheduled"]
 
@@ -128,9 +136,9 @@ class Settling(Ground):
             [head] = await store.claim(f"w{number}", broker=BROKER)
             clock.advance(MINUTE)
             retry = Retry(at=clock.now(), strategy="immediate", detail=f"failure {number}")
-            await store.settle([Settlement(head.hold, retry)])
+            await store.settle([Settlement(head.claim_token, retry)])
         [head] = await store.claim("w3", broker=BROKER)
-        await store.settle([Settlement(head.hold, Resolve(presumed=True, strategy="manual"))])
+        await store.settle([Settlement(head.claim_token, Resolve(presumed=True, strategy="manual"))])
         [letter] = await store.load([head.id])
         assert letter.dlq_retry_count == 3
         assert [(a.number, a.worker, a.strategy, a.result, a.fence, a.detail) for a in letter.attempts] == [
@@ -148,8 +156,8 @@ class Settling(Ground):
         one, two = await store.claim("w", broker=BROKER)
         await store.settle(
             [
-                Settlement(one.hold, Retry(at=clock.now(), result="unconfirmed", detail="no verdict")),
-                Settlement(two.hold, Retry(at=clock.now())),
+                Settlement(one.claim_token, Retry(at=clock.now(), result="unconfirmed", detail="no verdict")),
+                Settlement(two.claim_token, Retry(at=clock.now())),
             ]
         )
         found = await store.load([one.id, two.id])
@@ -162,11 +170,11 @@ class Settling(Ground):
     async def test_s16_parking_and_releasing_are_not_redrives(self, store: Store, clock: ManualClock) -> None:
         await store.add([a_letter()])
         [head] = await store.claim("w", broker=BROKER)
-        await store.settle([Settlement(head.hold, Release(at=clock.now() + MINUTE))])
+        await store.settle([Settlement(head.claim_token, Unclaim(at=clock.now() + MINUTE))])
         assert await store.claim("w", broker=BROKER) == []
         clock.advance(MINUTE)
         [head] = await store.claim("w", broker=BROKER)
-        await store.settle([Settlement(head.hold, Park())])
+        await store.settle([Settlement(head.claim_token, Park())])
         [letter] = await store.load([head.id])
         assert (letter.dlq_retry_count, letter.attempts) == (0, ())
 
@@ -176,21 +184,25 @@ class Settling(Ground):
         original = a_letter()
         await store.add([original])
         failure = a_failure(
-            "no such customer", error_type="LookupError", kind=Kind.NOT_FOUND, at=clock.now(), stack="at x"
+            "no such customer",
+            error_type="LookupError",
+            kind=FailureKind.NOT_FOUND,
+            at=clock.now(),
+            stack="at x",
         )
         for outcome in (
             Retry(at=clock.now(), failure=failure),
             Park(failure=failure),
-            Exhaust(failure=failure),
+            Fail(failure=failure),
         ):
             [head] = await store.take([original.id], "w")
-            await store.settle([Settlement(head.hold, outcome)])
+            await store.settle([Settlement(head.claim_token, outcome)])
             [letter] = await store.load([original.id])
             assert letter.failure == failure
             assert (letter.error_type, letter.error_text, letter.kind) == (
                 "LookupError",
                 failure.text,
-                Kind.NOT_FOUND,
+                FailureKind.NOT_FOUND,
             )
             assert (letter.group, letter.last_failed_at) == (failure.fingerprint, clock.now())
             assert (letter.message, letter.first_failed_at) == (original.message, original.first_failed_at)
@@ -198,9 +210,9 @@ class Settling(Ground):
     async def test_s18_a_settled_letter_is_held_by_nobody(self, store: Store, clock: ManualClock) -> None:
         await store.add(letters(4))
         heads = await store.claim("w", broker=BROKER)
-        await store.extend([head.hold for head in heads], sent=True)
-        outcomes: list[Outcome] = [Resolve(), Retry(at=clock.now()), Exhaust(), Park()]
-        await store.settle([Settlement(h.hold, o) for h, o in zip(heads, outcomes, strict=True)])
+        await store.extend([head.claim_token for head in heads], sent=True)
+        outcomes: list[Outcome] = [Resolve(), Retry(at=clock.now()), Fail(), Park()]
+        await store.settle([Settlement(h.claim_token, o) for h, o in zip(heads, outcomes, strict=True)])
         for letter in await store.load([head.id for head in heads]):
             assert (letter.locked_by, letter.locked_at, letter.lease_until, letter.sent_at) == (None,) * 4
 
@@ -209,8 +221,8 @@ class Settling(Ground):
     ) -> None:
         await store.add(letters(5))
         heads = await self.unconfirmed(store, clock)
-        outcomes: list[Outcome] = [Resolve(), Retry(at=clock.now()), Exhaust(), Park(), Release()]
-        await store.settle([Settlement(h.hold, o) for h, o in zip(heads, outcomes, strict=True)])
+        outcomes: list[Outcome] = [Resolve(), Retry(at=clock.now()), Fail(), Park(), Unclaim()]
+        await store.settle([Settlement(h.claim_token, o) for h, o in zip(heads, outcomes, strict=True)])
         assert not any(letter.unconfirmed for letter in await store.load([head.id for head in heads]))
 
     async def test_s19_a_crash_counts_as_a_redrive(self, store: Store, clock: ManualClock) -> None:
@@ -219,7 +231,7 @@ class Settling(Ground):
         assert await store.rescue(retry_in=MINUTE) == []
         clock.advance(MINUTE)
         [rescued] = await store.rescue(retry_in=MINUTE)
-        assert (rescued.id, rescued.worker, rescued.state) == (head.id, "crashed", State.PENDING)
+        assert (rescued.id, rescued.worker, rescued.state) == (head.id, "crashed", LetterState.PENDING)
         [letter] = await store.load([head.id])
         assert letter.dlq_retry_count == 1
         assert [(a.worker, a.result, a.fence) for a in letter.attempts] == [("crashed", "crashed", 1)]
@@ -245,7 +257,7 @@ class Settling(Ground):
             clock.advance(MINUTE)
             [rescued] = await store.rescue(retry_in=timedelta(0), max_redrives=5)
             states.append(rescued.state)
-        assert states == [State.PENDING] * 4 + [State.FAILED]
+        assert states == [LetterState.PENDING] * 4 + [LetterState.FAILED]
         [letter] = await store.load([a_letter().id])
         assert (letter.dlq_retry_count, len(letter.attempts)) == (5, 5)
         assert await store.claim("w", broker=BROKER) == []
@@ -265,21 +277,21 @@ class Settling(Ground):
     ) -> None:
         await store.add(letters(2))
         sent, crashed = await store.claim("w", broker=BROKER, lease=MINUTE)
-        await store.extend([sent.hold], lease=MINUTE, sent=True)
+        await store.extend([sent.claim_token], lease=MINUTE, sent=True)
         clock.advance(timedelta(days=3))
         before = await store.load([sent.id])
         assert [one.id for one in await store.rescue(retry_in=MINUTE)] == [crashed.id]
         assert await store.rescue(retry_in=MINUTE) == []
         [letter] = await store.load([sent.id])
         assert [letter] == before
-        assert (letter.state, letter.presumed, letter.attempts) == (State.PROCESSING, False, ())
+        assert (letter.state, letter.presumed, letter.attempts) == (LetterState.PROCESSING, False, ())
 
     # --- waiting for verdicts ----------------------------------------------------------------------------
 
     async def unconfirmed(self, store: Store, clock: ManualClock) -> list[LetterHead]:
         """All due letters, sent, and without a verdict in time."""
         heads = await store.claim("w", broker=BROKER, limit=100)
-        await store.extend([head.hold for head in heads], lease=MINUTE, sent=True)
+        await store.extend([head.claim_token for head in heads], lease=MINUTE, sent=True)
         clock.advance(MINUTE)
         return await store.overdue(broker=BROKER, lease=MINUTE)
 
@@ -289,17 +301,21 @@ class Settling(Ground):
         await store.add([a_letter()])
         [head] = await store.claim("w", broker=BROKER)
         sent_at = clock.now()
-        await store.extend([head.hold], lease=timedelta(hours=1), sent=True)
+        await store.extend([head.claim_token], lease=timedelta(hours=1), sent=True)
         clock.advance(timedelta(hours=1) - timedelta(microseconds=1))
         assert await store.overdue(broker=BROKER, lease=MINUTE) == []
         clock.advance(timedelta(microseconds=1))
         [found] = await store.overdue(broker=BROKER, lease=MINUTE)
-        assert (found.state, found.hold, found.unconfirmed) == (State.PROCESSING, head.hold, True)
+        assert (found.state, found.claim_token, found.unconfirmed) == (
+            LetterState.PROCESSING,
+            head.claim_token,
+            True,
+        )
         assert (found.locked_by, found.sent_at) == ("w", sent_at)
         assert (found.lease_until, found.updated_at) == (clock.now() + MINUTE, clock.now())
         assert (await store.page()).heads == (found,)
         assert await store.overdue(broker=BROKER, lease=MINUTE) == []
-        assert await store.extend([found.hold], lease=MINUTE) == [True]
+        assert await store.extend([found.claim_token], lease=MINUTE) == [True]
 
     async def test_s49_overdue_gives_letters_of_its_broker_only(
         self, store: Store, clock: ManualClock
@@ -307,7 +323,7 @@ class Settling(Ground):
         await store.add([a_letter(name, broker=name) for name in ("shop", "events")])
         for name in ("shop", "events"):
             [head] = await store.claim("w", broker=name)
-            await store.extend([head.hold], lease=MINUTE, sent=True)
+            await store.extend([head.claim_token], lease=MINUTE, sent=True)
         clock.advance(MINUTE)
         assert [head.broker for head in await store.overdue(broker="events", lease=MINUTE)] == ["events"]
         assert await store.overdue(broker="other", lease=MINUTE) == []
@@ -328,7 +344,7 @@ class Settling(Ground):
         await store.add(letters(5))
         for lease in (3, 1, 2, 2, 1):
             [head] = await store.claim(f"lease-{lease}", broker=BROKER, limit=1)
-            await store.extend([head.hold], lease=MINUTE * lease, sent=True)
+            await store.extend([head.claim_token], lease=MINUTE * lease, sent=True)
         clock.advance(MINUTE * 3)
         first = await store.overdue(broker=BROKER, lease=MINUTE, limit=3)
         assert [head.locked_by for head in first] == ["lease-1", "lease-1", "lease-2"]
@@ -348,7 +364,7 @@ class Settling(Ground):
             assert (again.unconfirmed, again.lease_until) == (True, clock.now() + MINUTE)
         lines = [line for line in await store.journal(head.id) if line.action == "unconfirmed"]
         assert [(line.actor, line.before, line.after, line.detail, line.at) for line in lines] == [
-            ("rescuer", State.PROCESSING, State.PROCESSING, "", first)
+            ("rescuer", LetterState.PROCESSING, LetterState.PROCESSING, "", first)
         ]
 
     async def test_s50_the_change_log_has_a_line_for_each_redrive_without_a_verdict(
@@ -357,6 +373,6 @@ class Settling(Ground):
         await store.add([a_letter()])
         for _ in range(2):
             [head] = await self.unconfirmed(store, clock)
-            await store.settle([Settlement(head.hold, Retry(at=clock.now(), result="unconfirmed"))])
+            await store.settle([Settlement(head.claim_token, Retry(at=clock.now(), result="unconfirmed"))])
         actions = [line.action for line in await store.journal(a_letter().id)]
         assert actions == ["claim", "sent", "unconfirmed", "retry"] * 2

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from redrive.errors import SettingsError
-from redrive.letters import DeadLetter, Kind, Origin, State
+from redrive.letters import DeadLetter, FailureKind, LetterState, Origin
 from redrive.stores.base import Store
 from redrive.stores.changes import Delete, Resolve, Schedule, Settlement
 from redrive.stores.gates import Gate
@@ -31,7 +31,7 @@ class Waiting(Ground):
         [waiting] = (await store.page()).heads[1:]
         assert (waiting.source, waiting.state, waiting.waits_for) == (
             "orders",
-            State.PENDING,
+            LetterState.PENDING,
             "breaker:orders",
         )
 
@@ -47,7 +47,7 @@ class Waiting(Ground):
     )
     async def test_s52_gate_stops_letters_with_all_of_its_values(self, store: Store, gate: Gate) -> None:
         origin = Origin(transport="kafka", source="orders", consumer_group="billing")
-        failure = a_failure(kind=Kind.DATABASE)
+        failure = a_failure(kind=FailureKind.DATABASE)
         fields = {"broker": BROKER, "strategy": "conditional"}
         stopped = a_letter("stopped", origin=origin, failure=failure, **fields)
         passes = a_letter("passes", origin=Origin(transport="kafka", source="orders"), broker=BROKER)
@@ -131,7 +131,7 @@ class Waiting(Ground):
         await store.add([_of("orders", "a")])
         await store.claim("w", broker=BROKER, gates=[_ORDERS])
         [head] = await store.take([_of("orders", "a").id], "ann")
-        assert (head.state, head.waits_for) == (State.PROCESSING, None)
+        assert (head.state, head.waits_for) == (LetterState.PROCESSING, None)
         assert await store.claim("w", broker=BROKER) == []
 
     async def test_s56_letter_that_is_scheduled_waits_no_longer(
@@ -181,7 +181,7 @@ class Waiting(Ground):
     ) -> None:
         await store.add([a_letter("open"), a_letter("done"), a_letter("gone")])
         heads = await store.claim("w", broker=BROKER)
-        await store.settle([Settlement(head.hold, Resolve()) for head in heads[1:]])
+        await store.settle([Settlement(head.claim_token, Resolve()) for head in heads[1:]])
         await store.apply(Delete(), [heads[2].id], by="retention")
         clock.advance(MINUTE)
         trimmed = await store.trim_change_log(before=clock.now())
@@ -191,9 +191,9 @@ class Waiting(Ground):
     async def test_s58_lines_that_are_not_old_stay(self, store: Store, clock: ManualClock) -> None:
         await store.add([a_letter("a"), a_letter("b")])
         heads = await store.claim("w", broker=BROKER)
-        await store.settle([Settlement(heads[0].hold, Resolve())])
+        await store.settle([Settlement(heads[0].claim_token, Resolve())])
         clock.advance(MINUTE)
-        await store.settle([Settlement(heads[1].hold, Resolve())])
+        await store.settle([Settlement(heads[1].claim_token, Resolve())])
         trimmed = await store.trim_change_log(before=clock.now())
         assert (trimmed.deleted, trimmed.done) == (3, True)
         assert [line.action for line in await store.journal()] == ["resolve"]
@@ -203,7 +203,7 @@ class Waiting(Ground):
     ) -> None:
         await store.add([a_letter(f"k{n}") for n in range(6)])
         heads = await store.claim("w", broker=BROKER)
-        await store.settle([Settlement(head.hold, Resolve()) for head in heads[1:]])
+        await store.settle([Settlement(head.claim_token, Resolve()) for head in heads[1:]])
         lines = await store.journal()
         after, deleted = 0, []
         while True:
@@ -222,7 +222,7 @@ class Waiting(Ground):
     ) -> None:
         await store.add([a_letter("a"), a_letter("b")])
         [first] = await store.claim("w", broker=BROKER, limit=1)
-        await store.settle([Settlement(first.hold, Resolve())])
+        await store.settle([Settlement(first.claim_token, Resolve())])
         last = (await store.journal())[-1].number
         clock.advance(MINUTE)
         assert (await store.trim_change_log(before=clock.now())).deleted == 2

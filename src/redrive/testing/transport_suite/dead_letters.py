@@ -146,12 +146,12 @@ class DeadLetters(Ground):
     ) -> None:
         if not transport.capabilities.native_dead_letter:
             with pytest.raises(SettingsError, match="dead_letter"):
-                await self.make_source(transport, dead_letter="reject")
+                await self.make_source(transport, dead_letter="native")
             plain = await self.make_source(transport)
             with pytest.raises(SettingsError, match="dead_letter"):
-                await transport.receiver(Source(name=plain.name, dead_letter="reject"))
+                await transport.receiver(Source(name=plain.name, dead_letter="native"))
             return
-        source = await self.make_source(transport, dead_letter="reject")
+        source = await self.make_source(transport, dead_letter="native")
         sent = self.a_full_message()
         await self.send(transport, source, [sent])
         receiver = await transport.receiver(source)

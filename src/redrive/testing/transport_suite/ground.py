@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from redrive.errors import TransportError
-from redrive.letters import DeadLetter, Headers, HeaderValue, Message, Typed
+from redrive.letters import DeadLetter, Headers, HeaderValue, Message, TypedValue
 from redrive.letters.headers import EMPTY
 from redrive.testing.factories import a_failure
 from redrive.transports.base import (
@@ -60,7 +60,7 @@ class Ground:
     #: True where the broker counts a look as a delivery, so that only who has looked can tell them apart.
     looking_counts: ClassVar[bool] = False
     #: A header's value that cannot be sent; None where there is none.
-    unsendable: ClassVar[HeaderValue] = Typed("no-such-type", 1)
+    unsendable: ClassVar[HeaderValue] = TypedValue("no-such-type", 1)
 
     # --- what a subclass has to say -----------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ def numbered(count: int, prefix: bytes = b"") -> list[bytes]:
 def death_of(delivery: Delivery, reason: str = "NonRetryableError", **fields: Any) -> Death:
     """A letter of this delivery."""
     failure = a_failure(stack='Traceback:\n  File "app/orders.py", line 3, in handle\nTimeoutError: late\n')
-    letter = DeadLetter.bury(
+    letter = DeadLetter.create(
         delivery.message, delivery.origin, failure, key=delivery.key, reason=reason, retry_count=3, **fields
     )
     return Death(delivery, letter)

@@ -116,7 +116,7 @@ class Redriving(Ground):
         receiver = await transport.receiver(source)
         receiver.accept(await self.take(receiver, 1))
         await self._becomes_taken(transport, source, sent)
-        other = Source(name=source.name, group=f"other-{token_hex(4)}")
+        other = Source(name=source.name, consumer_group=f"other-{token_hex(4)}")
         await self._is_not_taken(transport, other, sent)
 
     async def test_t24_taken_until_is_unknown_for_no_group(self, transport: Transport) -> None:
@@ -223,4 +223,4 @@ def _now() -> timedelta:
 
 
 def _consumer(source: Source) -> tuple[str, str]:
-    return source.name, source.group or ""
+    return source.name, source.consumer_group or ""

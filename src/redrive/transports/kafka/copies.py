@@ -40,7 +40,7 @@ class Writer:
         self._clock = clock
         self._onex = (
             OnexSender(environment=url.environment, group=group, max_retries=source.max_deliveries)
-            if url.format == "onex"
+            if url.dead_letter_format == "onex"
             else None
         )
         # ONEX has no word for a value that lies elsewhere: what is too large for it is told our way.

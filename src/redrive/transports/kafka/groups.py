@@ -163,6 +163,6 @@ class Groups:
 
 def _retry_topics(source: str, group: str) -> tuple[frozenset[str], frozenset[str]]:
     """Retry topics of the source with the name of the group, and those without one."""
-    return frozenset(retry_topics(Source(name=source, group=group))), frozenset(
+    return frozenset(retry_topics(Source(name=source, consumer_group=group))), frozenset(
         retry_topics(Source(name=source))
     )

@@ -77,7 +77,9 @@ class Intake:
         self._log = log
         self._fetched: dict[Where, list[Record]] = {}  # not handed over yet
         self._paused: set[Where] = set()
-        self._most = max(_SMALLEST, min(MOST, url.gap // 4))  # what is under way when a partition is paused
+        self._most = max(
+            _SMALLEST, min(MOST, url.max_offset_gap // 4)
+        )  # what is under way when a partition is paused
         self.batch = min(BATCH, self._most)
         self._last_commit = 0.0
         self._interval = url.commit_interval.total_seconds()
@@ -234,7 +236,7 @@ class Intake:
             if partition is None:
                 del self._fetched[where]
                 continue
-            claimed = partition.claimed if self._url.counts else (records[-1].offset() or 0) + 1
+            claimed = partition.claimed if self._url.count_deliveries else (records[-1].offset() or 0) + 1
             if (records[-1].offset() or 0) < claimed:
                 ready, left = records, []
             else:
@@ -275,7 +277,7 @@ class Intake:
             self._hand_over()
 
     def _to_be_claimed(self, where: Where, partition: Partition) -> int:
-        if not self._url.counts:
+        if not self._url.count_deliveries:
             return partition.claimed
         records = self._fetched.get(where)
         if records is None:
@@ -297,7 +299,7 @@ class Intake:
         return position is not None and 0 < partition.claimed - position < self._ahead // 2
 
     def _is_short_of_claims(self) -> bool:
-        return self._url.counts and any(map(self._runs_short, self.holdings.partitions.values()))
+        return self._url.count_deliveries and any(map(self._runs_short, self.holdings.partitions.values()))
 
     # --- partitions come and go ------------------------------------------------------------------------------------
 
@@ -331,7 +333,11 @@ class Intake:
         pause, resume = [], []
         for where, partition in self.holdings.partitions.items():
             # Of a retry topic, the first few are those that are due first.
-            widest = self._url.gap if where[0] == self._topics[0] else min(self._url.gap, BATCH)
+            widest = (
+                self._url.max_offset_gap
+                if where[0] == self._topics[0]
+                else min(self._url.max_offset_gap, BATCH)
+            )
             too_wide = partition.gap > (widest // 2 if where in self._paused else widest)
             if full or too_wide:
                 if where not in self._paused:

@@ -31,7 +31,7 @@ def retry_topic(source: Source, step: timedelta) -> str:
 
     Each source of a group has its own: who receives it must be the one whose handler knows the record.
     """
-    name = source.name if source.group is None else f"{source.group}.{source.name}"
+    name = source.name if source.consumer_group is None else f"{source.consumer_group}.{source.name}"
     return f"{name}.retry.{format_duration(step)}"
 
 

@@ -121,7 +121,7 @@ def _check(source: Source) -> None:
         raise SettingsError(
             f"source '{source.name}': its dead letters would come back to it; choose another dead_letter_queue"
         )
-    if source.dead_letter == "reject":
+    if source.dead_letter == "native":
         raise SettingsError(
             f"source '{source.name}': Kafka moves no record by itself; leave dead_letter at \"publish\""
         )

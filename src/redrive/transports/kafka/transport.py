@@ -59,7 +59,9 @@ class KafkaTransport:
 
     def __init__(self, url: str, clock: Clock, *, on_event: Tell = _TO_LOG) -> None:
         self._url = parse_url(url)
-        self.capabilities = Capabilities(partitions=True, broadcast=True, delivery_count=self._url.counts)
+        self.capabilities = Capabilities(
+            partitions=True, broadcast=True, delivery_count=self._url.count_deliveries
+        )
         self._clock = clock
         self._tell = on_event
         self._clients: _Clients | None = None
@@ -111,7 +113,7 @@ class KafkaTransport:
         topics, publisher, _ = self._opened()
         _check(source)
         await topics.partitions(source.name)
-        group = self._url.group_of(source.name, source.group)
+        group = self._url.group_of(source.name, source.consumer_group)
         transactions = Transactions(self._url, group, _LIBRDKAFKA) if self._url.transactions else None
         settler = Settler(
             source, self._url, Writer(source, group, self._url, self._clock), publisher, transactions
@@ -178,7 +180,7 @@ class KafkaTransport:
 
     def group_of(self, source: Source) -> str:
         """The consumer group that receives this topic."""
-        return self._url.group_of(source.name, source.group)
+        return self._url.group_of(source.name, source.consumer_group)
 
     def _group_of(self, source: str) -> str:
         """The group by which this topic is received here; else the one that it would be received by."""
@@ -234,7 +236,7 @@ def _outgoing(publication: Publication) -> Outgoing:
 
 
 def _check(source: Source) -> None:
-    if source.dead_letter == "reject":
+    if source.dead_letter == "native":
         raise SettingsError(
             f"source '{source.name}': Kafka moves no rejected messages; set dead_letter to 'publish'"
         )

@@ -50,7 +50,7 @@ class KafkaUpkeep:
         """Every fault that can be seen."""
         retries = retries_of(sources, self._url)
         groups = {source.dlq: self._url.group_of(source.dlq, None) for source in sources}
-        groups |= {source.name: self._url.group_of(source.name, source.group) for source in sources}
+        groups |= {source.name: self._url.group_of(source.name, source.consumer_group) for source in sources}
         found = await look(self.admin(), wanted(sources, retries), groups)
         return diagnose(found, sources, retries)
 

@@ -11,6 +11,7 @@ log, so an error quotes only what cannot be part of it. This file opens no conne
 import logging
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, unquote
 
@@ -21,7 +22,7 @@ from redrive.errors import SettingsError, did_you_mean, use_instead
 from redrive.rules.durations import parse_duration
 
 Order = Literal["none", "key"]
-Retry = Literal["place", "topics"]
+Retry = Literal["memory", "topics"]
 Format = Literal["redrive", "onex"]
 _PORT: Final = 9092
 _SILENT: Final = logging.getLogger("redrive.transports.kafka.url")  # an option that is only asked about
@@ -37,12 +38,12 @@ class BrokerUrl(msgspec.Struct, frozen=True, kw_only=True):
     password: str = ""
     group: str | None = None  # None: each source has its own, `redrive.{topic}`
     order: Order = "none"  # key: the records of a key are handed out one after the other
-    retry: Retry = "place"  # where a record waits until it comes again: here, or in a topic
-    format: Format = "redrive"  # how dead letters look
+    retry: Retry = "memory"  # where a record waits for its retry: in this process, or in a topic
+    dead_letter_format: Format = "redrive"
     environment: str = "dev"  # of ONEX dead letters
     transactions: bool = False  # a dead letter and the offset of its record are written as one
-    counts: bool = True  # deliveries are counted over crashes, in the metadata of commits
-    gap: int = 10_000  # records of a partition that may be taken while an earlier one is not settled
+    count_deliveries: bool = True  # across crashes, in the metadata of commits
+    max_offset_gap: int = 10_000  # records of a partition received while an earlier one is not settled
     commit_interval: timedelta = timedelta(milliseconds=100)
     publish_timeout: timedelta = timedelta(seconds=30)
     connect_timeout: timedelta = timedelta(seconds=10)
@@ -147,7 +148,7 @@ def parse_url(url: str) -> BrokerUrl:
     own, passed_on = _options(query)
     if own.get("order") == "key" and own.get("retry") == "topics":
         raise SettingsError(
-            "broker URL: order=key needs retry=place; a record in another topic has lost its turn"
+            "broker URL: order=key requires retry=memory; a record in a retry topic loses its place in the order"
         )
     return BrokerUrl(
         servers=tuple(_server(host) for host in hosts.split(",")),
@@ -193,7 +194,8 @@ def _options(query: str) -> tuple[dict[str, str], dict[str, str]]:
 def _check(name: str, value: str) -> None:
     """Ask librdkafka whether it knows the option, and takes this value."""
     if "." not in name and name != "debug":
-        raise SettingsError(f"broker URL: unknown option '{name}'{use_instead(name, _OWN)}")
+        hint = f"; did you mean '{_RENAMED[name]}'?" if name in _RENAMED else use_instead(name, _OWN)
+        raise SettingsError(f"broker URL: unknown option '{name}'{hint}")
     try:
         Consumer({"group.id": "redrive", name: value}, logger=_SILENT).close()
     except KafkaException as error:
@@ -214,10 +216,12 @@ def _option(name: str, text: str) -> Any:
         raise SettingsError(f"broker URL: {name}: {error}") from None
 
 
-def _one_of(*words: str) -> Callable[[str], str]:
+def _one_of(*words: str, renamed: Mapping[str, str] = MappingProxyType({})) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text not in words:
-            raise SettingsError(f"it is not '{text[:40]}'{use_instead(text, words)}")
+            new = renamed.get(text)
+            hint = did_you_mean(text, words) if new is None else f"; did you mean '{new}'?"
+            raise SettingsError(f"must be one of {', '.join(words)}, not '{text[:40]}'{hint}")
         return text
 
     return read
@@ -229,36 +233,38 @@ def _truth(text: str) -> bool:
 
 def _name(text: str) -> str:
     if not text:
-        raise SettingsError("it is empty")
+        raise SettingsError("must not be empty")
     return text
 
 
 def _count(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or not 0 < int(text) <= 1_000_000:
-        raise SettingsError("a whole number from 1 to 1000000")
+        raise SettingsError("must be an integer between 1 and 1000000")
     return int(text)
 
 
 def _duration(text: str) -> timedelta:
     wait = parse_duration(f"{text}s" if text.isascii() and text.isdecimal() else text)
     if not wait:
-        raise SettingsError("longer than nothing, such as '10s'")
+        raise SettingsError("must be longer than 0 seconds, such as '10s'")
     return wait
 
 
 _OWN: Final[dict[str, Callable[[str], Any]]] = {
     "group": _name,
     "order": _one_of("none", "key"),
-    "retry": _one_of("place", "topics"),
-    "format": _one_of("redrive", "onex"),
+    "retry": _one_of("memory", "topics", renamed={"place": "memory"}),
+    "dead_letter_format": _one_of("redrive", "onex"),
     "environment": _name,
     "transactions": _truth,
-    "counts": _truth,
-    "gap": _count,
+    "count_deliveries": _truth,
+    "max_offset_gap": _count,
     "commit_interval": _duration,
     "publish_timeout": _duration,
     "connect_timeout": _duration,
 }
+# Former names of options; only error messages use them.
+_RENAMED: Final = {"format": "dead_letter_format", "counts": "count_deliveries", "gap": "max_offset_gap"}
 _OURS_ALONE: Final = {
     "bootstrap.servers": "the brokers stand before the ?",
     "metadata.broker.list": "the brokers stand before the ?",

@@ -137,7 +137,7 @@ class MemoryTransport:
 
 
 def _check_source(source: Source) -> None:
-    if source.dead_letter == "reject":
+    if source.dead_letter == "native":
         raise SettingsError(
             f"source '{source.name}': the broker in memory moves no rejected messages; "
             "set dead_letter to 'publish'"

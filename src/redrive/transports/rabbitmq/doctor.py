@@ -96,14 +96,14 @@ def _no_exchange(found: Found, source: Source) -> Iterator[Finding]:
         return
     subject = f"queue {source.name}"
     mend = set_policy(found, queue, _dead_letters(source))
-    rejects = source.dead_letter == "reject"
+    rejects = source.dead_letter == "native"
     yield Finding(
         rule="no-dead-letter-exchange",
         severity="error" if rejects else "warning",
         subject=subject,
         text=f"'{source.name}' has no dead-letter exchange, neither by argument nor by policy",
         loss=(
-            'With dead_letter = "reject" every dead letter is LOST: the broker drops what is rejected.'
+            'With dead_letter = "native" every dead letter is LOST: the broker drops what is rejected.'
             if rejects
             else "What the broker itself gives up (delivery limit, rejects of other consumers) is dropped."
         ),

@@ -35,7 +35,7 @@ def _way(found: Found, source: Source, exchange: str, fixed: str | None) -> Iter
     if not found.has_exchange(exchange):
         # Ours are not lost: they are published so that the broker has to say where they went (A6).
         lost = (
-            "every dead letter" if source.dead_letter == "reject" else "what the broker itself dead-letters"
+            "every dead letter" if source.dead_letter == "native" else "what the broker itself dead-letters"
         )
         yield Finding(
             rule="exchange-missing",

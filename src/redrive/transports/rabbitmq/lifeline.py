@@ -21,7 +21,7 @@ from redrive.transports.rabbitmq.url import BrokerUrl
 from redrive.transports.telling import Tell
 
 WAITS: Final = Exponential(
-    first=timedelta(milliseconds=100), factor=2.0, cap=timedelta(seconds=10), jitter=0.25
+    initial=timedelta(milliseconds=100), factor=2.0, max_delay=timedelta(seconds=10), jitter=0.25
 )
 
 

@@ -1,7 +1,7 @@
-"""How does what AMQP carries become a `Message`, and a `Message` what AMQP carries?
+"""Conversion between `Message` and the properties of AMQP.
 
-The rule: exact both ways. Where the wire has one type for a Python value it is that value; every other one is `Typed`
-with the wire's name for it:
+It is exact both ways. Where the wire has one type for a Python value, the header has that value; every other one is
+`TypedValue` with the wire's name of its type:
 
     int8 uint8 int16 uint16 int32 uint32 uint64 float32     numbers (a plain int is int64, a plain float float64)
     longstr                                                 a string that is not UTF-8, as bytes
@@ -36,7 +36,7 @@ from redrive.amqp.values import (
     WireInt,
 )
 from redrive.errors import FormatError
-from redrive.letters import Headers, HeaderValue, Message, Typed
+from redrive.letters import Headers, HeaderValue, Message, TypedValue
 from redrive.letters.headers import EMPTY
 
 _RAW: Final = "raw"
@@ -103,15 +103,15 @@ def _time(seconds: int) -> datetime | None:
 def _float32(value: Float32) -> HeaderValue:
     # A NaN has bits that a Python float does not keep.
     plain = float(value)
-    return Typed("float32", plain if struct.pack(">f", plain) == value.wire else value.wire)
+    return TypedValue("float32", plain if struct.pack(">f", plain) == value.wire else value.wire)
 
 
 def _timestamp(value: Timestamp) -> HeaderValue:
-    return _time(value) or Typed("timestamp", int(value))
+    return _time(value) or TypedValue("timestamp", int(value))
 
 
 def _sized_int(name: str) -> Callable[[int], HeaderValue]:
-    return lambda value: Typed(name, int(value))
+    return lambda value: TypedValue(name, int(value))
 
 
 _FROM_WIRE: Final[dict[type, Callable[[Any], HeaderValue]]] = {
@@ -119,7 +119,7 @@ _FROM_WIRE: Final[dict[type, Callable[[Any], HeaderValue]]] = {
     list: lambda value: tuple(map(_from_wire, value)),
     Timestamp: _timestamp,
     Float32: _float32,
-    RawStr: lambda value: Typed("longstr", bytes(value)),
+    RawStr: lambda value: TypedValue("longstr", bytes(value)),
     DecimalValue: lambda value: Decimal(value.value).scaleb(-value.scale),
     **{kind: _sized_int(name) for name, kind in _INTS.items() if kind is not Timestamp},
 }
@@ -156,7 +156,7 @@ def to_properties(message: Message) -> bytes:
 
 
 def _plain(value: HeaderValue) -> Any:
-    return value.value if isinstance(value, Typed) else value
+    return value.value if isinstance(value, TypedValue) else value
 
 
 def _table(headers: Headers) -> Mapping[str, object]:
@@ -174,7 +174,7 @@ def to_wire(name: str, value: HeaderValue) -> object:
         return _table(value)
     if isinstance(value, tuple):
         return [to_wire(name, item) for item in value]
-    if isinstance(value, Typed):
+    if isinstance(value, TypedValue):
         return _typed_to_wire(name, value)
     if isinstance(value, datetime):
         seconds, rest = divmod(value - _EPOCH, _SECOND)
@@ -190,7 +190,7 @@ def to_wire(name: str, value: HeaderValue) -> object:
     return value
 
 
-def _typed_to_wire(name: str, typed: Typed) -> object:
+def _typed_to_wire(name: str, typed: TypedValue) -> object:
     kind, value = typed.kind, typed.value
     if kind in _INTS and type(value) is int:
         return _INTS[kind](value)

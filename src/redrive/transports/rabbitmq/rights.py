@@ -39,7 +39,7 @@ class Right(msgspec.Struct, frozen=True, kw_only=True):
         }[self.resource]
 
     def is_needed(self, source: Source) -> bool:
-        """Whether this source needs it: with `dead_letter="reject"` the broker itself writes the dead letters."""
+        """Whether this source needs it: with `dead_letter="native"` the broker itself writes the dead letters."""
         return self.resource != "the dead-letter exchange" or source.dead_letter == "publish"
 
 
@@ -74,6 +74,6 @@ RIGHTS: Final = (
         roles=("consume",),
         severity="error",
         without="Nothing, but no dead letter can be written: a message that fails blocks its place in the queue.",
-        why='write dead letters; not with `dead_letter = "reject"`',
+        why='write dead letters; not with `dead_letter = "native"`',
     ),
 )

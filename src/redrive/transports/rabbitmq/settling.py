@@ -82,7 +82,7 @@ class Settler:
     async def dead_letter(self, deaths: Sequence[Death]) -> Outcomes:
         """Publish their dead letters, all in one batch, and settle those that are durable.
 
-        With `dead_letter="reject"` the queue's own dead-letter exchange decides, and nobody hears whether there is
+        With `dead_letter="native"` the queue's own dead-letter exchange decides, and nobody hears whether there is
         one: a queue without it drops what is rejected. `redrive doctor` finds such queues.
         """
         outcomes: list[RedriveError | None] = [None] * len(deaths)
@@ -94,7 +94,7 @@ class Settler:
                 continue
             if not delivery.alive:
                 outcomes[index] = BrokerUnreachableError(_TOO_LATE)
-            elif self._source.dead_letter == "reject":
+            elif self._source.dead_letter == "native":
                 delivery.settled = True
                 delivery.subscription.give_up([delivery.tag])
             else:

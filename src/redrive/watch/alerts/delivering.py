@@ -58,7 +58,7 @@ class DeliverOptions:
     """How hard one tries."""
 
     attempts: int = 10
-    backoff: Backoff = Exponential(cap=timedelta(minutes=5))  # noqa: RUF009  it is a value
+    backoff: Backoff = Exponential(max_delay=timedelta(minutes=5))  # noqa: RUF009  it is a value
     longest_wait: timedelta = timedelta(minutes=10)  # whatever a receiver asks for
     line: int = 100  # alerts for each notifier
     grace: timedelta = timedelta(seconds=5)  # for what is in line when everything stops

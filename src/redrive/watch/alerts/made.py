@@ -1,19 +1,19 @@
 """Make alert rules, maintenance windows and notifiers from the settings.
 
 An `[[alert_rules]]` table with the name of a built-in rule changes the keys that it gives and leaves the rest; with
-another name it is a new rule. `[[notify]]` configures notifiers and which alerts they get, `[[maintenance]]` when no
-alerts are sent.
+another name it is a new rule. `[[notifiers]]` configures notifiers and which alerts they get,
+`[[maintenance_windows]]` when no alerts are sent.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from redrive.errors import SettingsError, use_instead
-from redrive.settings import AlertRuleSettings, NotifySettings, Settings, resolve
+from redrive.settings import AlertRuleSettings, NotifierSettings, Settings, resolve
 from redrive.watch.alerts.alert import Alert, Occasion, Severity
 from redrive.watch.alerts.delivering import Notifier
 from redrive.watch.alerts.incidents import Policy
@@ -42,10 +42,10 @@ def rules_of(settings: Settings) -> tuple[AlertRule, ...]:
             raise SettingsError(
                 f"alert rule '{asked.name}' was renamed; did you mean '{RENAMED_RULES[asked.name]}'?"
             )
-        if asked.off:
+        if not asked.enabled:
             if asked.name not in shipped:
                 raise SettingsError(
-                    f"alert rule '{asked.name:.60}' cannot be switched off: there is none"
+                    f"alert rule '{asked.name:.60}' cannot be disabled: there is no such built-in rule"
                     f"{use_instead(asked.name, shipped)}"
                 )
             del shipped[asked.name]
@@ -55,14 +55,21 @@ def rules_of(settings: Settings) -> tuple[AlertRule, ...]:
 
 
 def _rule(asked: AlertRuleSettings, shipped: AlertRule | None) -> AlertRule:
-    fields = ("measure", "warning", "critical", "below", "confirm", "text")
-    given = {name: value for name in fields if (value := getattr(asked, name)) is not None}
+    fields: dict[str, Any] = {
+        "measure": asked.measure,
+        "warning": asked.warning,
+        "critical": asked.critical,
+        "below": asked.below,
+        "confirm": asked.confirmations,
+        "text": asked.message,
+    }
+    given = {name: value for name, value in fields.items() if value is not None}
     if shipped is not None:
         return msgspec.structs.replace(shipped, **given)
-    for name in ("measure", "text"):
-        if name not in given:
+    for name in ("measure", "message"):
+        if getattr(asked, name) is None:
             raise SettingsError(
-                f"alert rule '{asked.name:.60}' is not a shipped one, so it needs a '{name}'"
+                f"alert rule '{asked.name:.60}' is not a built-in rule, so it needs a '{name}'"
                 f"{use_instead(asked.name, [rule.name for rule in RULES])}"
             )
     return AlertRule(name=asked.name, **given)
@@ -89,18 +96,20 @@ def policy_of(settings: Settings) -> Policy:
     """Intervals and limits of alerts."""
     alerts = settings.alerts
     return Policy(
-        cool_down=alerts.cool_down,
-        calm=alerts.calm,
+        cool_down=alerts.cooldown,
+        calm=alerts.resolve_after,
         escalate_after=alerts.escalate_after,
-        escalations=alerts.escalations,
+        escalations=alerts.max_escalations,
     )
 
 
 def windows_of(settings: Settings) -> tuple[Window, ...]:
     """The maintenance windows."""
     return tuple(
-        Window(lasts=one.lasts, begins=one.begins, cron=one.cron, zone=one.zone, queues=one.queues)
-        for one in settings.maintenance
+        Window(
+            lasts=one.duration, begins=one.start, cron=one.cron, zone=one.time_zone, queues=one.queue_pattern
+        )
+        for one in settings.maintenance_windows
     )
 
 
@@ -109,16 +118,16 @@ def windows_of(settings: Settings) -> tuple[Window, ...]:
 
 def notifiers_of(settings: Settings, environ: Mapping[str, str]) -> list[Notifier]:
     """All notifiers; secrets that are given as `env:NAME` are read from `environ`."""
-    return [_notifier(one, environ) for one in settings.notify]
+    return [_notifier(one, environ) for one in settings.notifiers]
 
 
-def _notifier(one: NotifySettings, environ: Mapping[str, str]) -> Notifier:
+def _notifier(one: NotifierSettings, environ: Mapping[str, str]) -> Notifier:
     where = f"notifier '{one.name:.60}'"
     try:
-        if one.kind == "mail":
-            for key in ("host", "sender", "to"):
-                if not getattr(one, key):
-                    raise SettingsError(f"a mail needs '{key}'")  # noqa: TRY301  said with where it stands
+        if one.type == "mail":
+            for key, value in (("host", one.host), ("from", one.from_), ("to", one.to)):
+                if not value:
+                    raise SettingsError(f"a mail needs '{key}'")  # noqa: TRY301  the name of the notifier is added
             return MailNotifier(
                 name=one.name,
                 host=one.host or "",
@@ -126,7 +135,7 @@ def _notifier(one: NotifySettings, environ: Mapping[str, str]) -> Notifier:
                 tls=one.tls,  # type: ignore[arg-type]  # checked there
                 user=one.user,
                 password=_secret(one.password, environ),
-                sender=one.sender or "",
+                sender=one.from_ or "",
                 recipients=one.to,
                 timeout=one.timeout,
             )
@@ -135,11 +144,11 @@ def _notifier(one: NotifySettings, environ: Mapping[str, str]) -> Notifier:
         secret = _secret(one.secret, environ)
         return WebhookNotifier(
             _secret(one.url, environ) or "",
-            one.kind,
+            one.type,
             name=one.name,
             timeout=one.timeout,
-            secret=secret if one.kind == "json" else None,
-            routing_key=secret if one.kind == "pagerduty" else None,
+            secret=secret if one.type == "json" else None,
+            routing_key=secret if one.type == "pagerduty" else None,
         )
     except SettingsError as error:
         raise SettingsError(f"{where}: {error}") from None
@@ -149,14 +158,16 @@ def _secret(text: str | None, environ: Mapping[str, str]) -> str | None:
     return None if text is None else resolve(text, environ)
 
 
-def told_to(alert: Alert, notifiers: Iterable[NotifySettings]) -> Sequence[str]:
+def told_to(alert: Alert, notifiers: Iterable[NotifierSettings]) -> Sequence[str]:
     """The names of the notifiers that get an alert."""
     return [one.name for one in notifiers if _wants(one, alert)]
 
 
-def _wants(one: NotifySettings, alert: Alert) -> bool:
-    if alert.severity is Severity.WARNING and one.least == Severity.CRITICAL:
+def _wants(one: NotifierSettings, alert: Alert) -> bool:
+    if alert.severity is Severity.WARNING and one.min_severity == Severity.CRITICAL:
         return False
-    if one.queues != "*" and not (alert.queue is not None and fnmatchcase(alert.queue, one.queues)):
+    if one.queue_pattern != "*" and not (
+        alert.queue is not None and fnmatchcase(alert.queue, one.queue_pattern)
+    ):
         return False
-    return not one.escalated or alert.occasion is Occasion.ESCALATED or alert.escalations > 0
+    return not one.escalations_only or alert.occasion is Occasion.ESCALATED or alert.escalations > 0

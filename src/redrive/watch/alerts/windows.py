@@ -25,17 +25,19 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if (self.begins is None) == (self.cron is None):
-            raise SettingsError("a maintenance window wants either begins or cron")
+            raise SettingsError("a maintenance window must have either start or cron")
         if self.lasts <= timedelta(0):
             raise SettingsError("a maintenance window has to last longer than nothing")
         if self.begins is not None and self.begins.tzinfo is None:
             raise SettingsError(
-                "a maintenance window's begins wants a time zone, such as 2026-11-15T22:00:00Z"
+                "the start of a maintenance window must have a time zone, such as 2026-11-15T22:00:00Z"
             )
         try:
             zone = ZoneInfo(self.zone)
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-            raise SettingsError(f"a maintenance window's zone '{self.zone:.60}' is not known") from error
+            raise SettingsError(
+                f"the time_zone '{self.zone:.60}' of a maintenance window is unknown"
+            ) from error
         if self.cron is not None:
             try:
                 CronSim(self.cron, datetime.now(zone))

@@ -7,7 +7,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Mess
 from hypothesis import given, strategies as st
 
 from redrive.errors import FormatError
-from redrive.letters import Headers, Message, Typed
+from redrive.letters import Headers, Message, TypedValue
 from redrive.transports.kafka.headers import Outgoing, message_of, outgoing, pairs_of
 
 SOME_TIME = datetime(2026, 2, 11, 12, 0, 5, 123456, tzinfo=UTC)
@@ -65,7 +65,7 @@ def test_text_and_numbers_travel_as_text() -> None:
     ]
 
 
-@pytest.mark.parametrize("value", [Typed("int16", 5), Headers({"a": 1}), ("a", 1)])
+@pytest.mark.parametrize("value", [TypedValue("int16", 5), Headers({"a": 1}), ("a", 1)])
 def test_what_kafka_cannot_carry_is_refused(value: object) -> None:
     with pytest.raises(FormatError, match=r"header 'odd' is a .*change it"):
         outgoing(Message(body=b"", headers=Headers([("odd", value)])), "orders")  # type: ignore[list-item]

@@ -48,7 +48,7 @@ class Taker:
 @pytest.fixture(scope="module")
 def intake() -> Iterator[Intake]:
     """One that is in no group: it is given records by hand, and needs no claims."""
-    url = parse_url("kafka://127.0.0.1:1/?counts=false")
+    url = parse_url("kafka://127.0.0.1:1/?count_deliveries=false")
     made = Intake(url, "g", TOPICS, Taker(), lambda _what, _error: None, logging.getLogger("test"))
     yield made
     made._consumer.close()

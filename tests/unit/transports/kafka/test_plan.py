@@ -73,7 +73,7 @@ class TestWanted:
             ([Source(name="ä")], "its name cannot be 'ä'"),
             ([Source(name="a" * 247)], "dead_letter_queue cannot be 'aaa"),
             ([Source(name="a", dead_letter_queue="a")], "its dead letters would come back to it"),
-            ([Source(name="a", dead_letter="reject")], "Kafka moves no record by itself"),
+            ([Source(name="a", dead_letter="native")], "Kafka moves no record by itself"),
             (
                 [Source(name="a"), Source(name="b", dead_letter_queue="a")],
                 "the topic 'a' is wanted for dead letters and for work",

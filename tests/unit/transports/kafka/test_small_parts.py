@@ -84,5 +84,8 @@ def test_a_record_waits_in_the_longest_step_that_is_not_too_long(
 
 def test_a_group_has_retry_topics_of_its_own() -> None:
     assert retry_topic(Source(name="orders"), timedelta(minutes=5)) == "orders.retry.5m"
-    assert retry_topic(Source(name="orders", group="shop"), timedelta(minutes=5)) == "shop.orders.retry.5m"
+    assert (
+        retry_topic(Source(name="orders", consumer_group="shop"), timedelta(minutes=5))
+        == "shop.orders.retry.5m"
+    )
     assert len(retry_topics(Source(name="orders"))) == len(STEPS)

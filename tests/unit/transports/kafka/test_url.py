@@ -10,10 +10,10 @@ from redrive.transports.kafka.url import parse_url
 
 def test_several_brokers_and_options_are_read() -> None:
     url = parse_url(
-        "kafka://one,two:9093,[::1]:9094/?group=shop&order=key&commit_interval=250ms&counts=false"
+        "kafka://one,two:9093,[::1]:9094/?group=shop&order=key&commit_interval=250ms&count_deliveries=false"
     )
     assert url.servers == ("one:9092", "two:9093", "[::1]:9094")
-    assert (url.group, url.order, url.counts) == ("shop", "key", False)
+    assert (url.group, url.order, url.count_deliveries) == ("shop", "key", False)
     assert url.commit_interval == timedelta(milliseconds=250)
     assert url.place == "kafka://one:9092,two:9093,[::1]:9094"
 
@@ -52,15 +52,19 @@ def test_what_keeps_the_guarantees_is_always_set() -> None:
         ("kafka://host/?group", "name=value"),
         ("kafka://host/?ordr=key", "did you mean 'order'"),
         ("kafka://host/?order=keys", "did you mean 'key'"),
-        ("kafka://host/?group=", "it is empty"),
-        ("kafka://host/?gap=0", "whole number"),
+        ("kafka://host/?group=", "must not be empty"),
+        ("kafka://host/?max_offset_gap=0", "must be an integer between 1 and 1000000"),
         ("kafka://host/?publish_timeout=soon", "publish_timeout"),
-        ("kafka://host/?transactions=yes", "use one of true, false"),
+        ("kafka://host/?transactions=yes", "must be one of true, false, not 'yes'"),
         ("kafka://host/?sesion.timeout.ms=6000", "did you mean 'session.timeout.ms'"),
         ("kafka://host/?session.timeout.ms=long", "session.timeout.ms is no 'long'"),
         ("kafka://host/?acks=1", "all replicas in sync"),
         ("kafka://host/?enable.auto.commit=true", "when its record is settled"),
-        ("kafka://host/?order=key&retry=topics", "order=key needs retry=place"),
+        ("kafka://host/?retry=place", "must be one of memory, topics, not 'place'; did you mean 'memory'?"),
+        ("kafka://host/?counts=false", "unknown option 'counts'; did you mean 'count_deliveries'?"),
+        ("kafka://host/?gap=600", "unknown option 'gap'; did you mean 'max_offset_gap'?"),
+        ("kafka://host/?format=onex", "unknown option 'format'; did you mean 'dead_letter_format'?"),
+        ("kafka://host/?order=key&retry=topics", "order=key requires retry=memory"),
     ],
 )
 def test_anything_odd_is_said_in_one_line(url: str, words: str) -> None:
@@ -79,8 +83,8 @@ def test_a_source_has_the_group_that_is_named_nearest_to_it() -> None:
 
 def test_dead_letters_lie_with_the_group_where_a_source_names_one() -> None:
     assert Source(name="orders").dlq == "orders.dlq"
-    assert Source(name="orders", group="shop").dlq == "shop.dlq"
-    assert Source(name="orders", group="shop", dead_letter_queue="graves").dlq == "graves"
+    assert Source(name="orders", consumer_group="shop").dlq == "shop.dlq"
+    assert Source(name="orders", consumer_group="shop", dead_letter_queue="graves").dlq == "graves"
 
 
 async def test_a_url_finds_its_transport() -> None:

@@ -36,7 +36,7 @@ def a_delivery(properties: BasicProperties | None = None, body: bytes = b"x") ->
 
 
 def a_death(delivery: RabbitDelivery, **failure: Any) -> DeadLetter:
-    return DeadLetter.bury(
+    return DeadLetter.create(
         delivery.message, delivery.origin, a_failure(**failure), key=delivery.key, reason="NonRetryableError"
     )
 

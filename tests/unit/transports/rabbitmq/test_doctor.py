@@ -131,13 +131,13 @@ def test_the_brokers_way_and_ours_are_both_looked_at() -> None:
     assert 'dead_letter_exchange = "gone"' in finding.mend
     ours = broker(ORDERS, queue, exchanges={"gone": FoundExchange(name="gone", type="fanout")}, bindings=())
     assert told(ours) == [("exchange-unbound", "error"), ("exchange-missing", "error")]
-    rejects = Source(name="orders", dead_letter="reject")
+    rejects = Source(name="orders", dead_letter="native")
     assert told(ours, rejects) == [("exchange-unbound", "error")], "only the broker's way counts"
 
 
 def test_the_default_exchange_needs_a_queue_of_that_name() -> None:
     to_default = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders.dlq"}
-    rejects = Source(name="orders", dead_letter="reject")
+    rejects = Source(name="orders", dead_letter="native")
     assert told(broker(rejects, work(arguments=WORK | to_default)), rejects) == []
     nowhere = work(arguments=WORK | to_default | {"x-dead-letter-routing-key": "nobody"})
     assert told(broker(rejects, nowhere), rejects) == [("key-misses", "error")]
@@ -169,7 +169,7 @@ def test_the_worst_comes_first_and_nothing_twice() -> None:
     [
         (ORDERS, {"read 'orders'", "read 'orders.dlq'", "write the default exchange", "write 'orders.dlx'"}),
         (
-            Source(name="orders", dead_letter="reject"),
+            Source(name="orders", dead_letter="native"),
             {"read 'orders'", "read 'orders.dlq'", "write the default exchange"},
         ),
     ],

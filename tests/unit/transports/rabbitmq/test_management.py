@@ -52,7 +52,7 @@ class Api:
     def __init__(self) -> None:
         self.answers: dict[str, Any] = dict(GOOD)
         self.asked: list[tuple[str, str | None]] = []
-        self.hold = threading.Event()
+        self.claim_token = threading.Event()
         api = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -63,7 +63,7 @@ class Api:
                 api.asked.append((self.path, self.headers["Authorization"]))
                 answer = api.answers.get(path, 404)
                 if answer == "wait":
-                    api.hold.wait(10)
+                    api.claim_token.wait(10)
                     answer = 503
                 status = answer if isinstance(answer, int) else 200
                 body = (
@@ -89,7 +89,7 @@ def api() -> Iterator[Api]:
     thread = threading.Thread(target=api.server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield api
-    api.hold.set()
+    api.claim_token.set()
     api.server.shutdown()
     api.server.server_close()
     thread.join()

@@ -22,7 +22,7 @@ from redrive.amqp.values import (
     UInt64,
 )
 from redrive.errors import FormatError
-from redrive.letters import Headers, Message, Typed
+from redrive.letters import Headers, Message, TypedValue
 from redrive.letters.headers import pack, unpack
 from redrive.transports.rabbitmq.message import to_message, to_properties
 
@@ -111,12 +111,12 @@ def test_plain_values_are_plain_and_the_others_tell_their_type() -> None:
         {
             "a": "text",
             "b": 1,
-            "c": Typed("int32", 2),
+            "c": TypedValue("int32", 2),
             "d": noon,
             "e": Decimal("19.99"),
-            "f": Typed("float32", 0.5),
+            "f": TypedValue("float32", 0.5),
             "g": (True, Headers({"h": None})),
-            "i": Typed("longstr", b"\xff"),
+            "i": TypedValue("longstr", b"\xff"),
         }
     )
 
@@ -125,9 +125,9 @@ def test_plain_values_are_plain_and_the_others_tell_their_type() -> None:
     ("value", "says"),
     [
         (uuid4(), "no type for a UUID"),
-        (Typed("symbol", "x"), "no type 'symbol'"),
-        (Typed("int32", "x"), "no type 'int32' for this value"),
-        (Typed("float32", 1e300), "no type 'float32' for this value"),
+        (TypedValue("symbol", "x"), "no type 'symbol'"),
+        (TypedValue("int32", "x"), "no type 'int32' for this value"),
+        (TypedValue("float32", 1e300), "no type 'float32' for this value"),
         (datetime(2026, 1, 1, 0, 0, 0, 5, tzinfo=UTC), "whole seconds"),
         (datetime(1969, 1, 1, tzinfo=UTC), "from 1970 on"),
         (Decimal("1E+3"), "does not fit AMQP's decimal"),

@@ -30,7 +30,7 @@ def test_reference_has_the_table_of_permissions() -> None:
 
 def test_consumer_that_rejects_needs_no_dead_letter_exchange() -> None:
     needed = [
-        right.resource for right in RIGHTS if right.is_needed(Source(name="orders", dead_letter="reject"))
+        right.resource for right in RIGHTS if right.is_needed(Source(name="orders", dead_letter="native"))
     ]
 
     assert "the dead-letter exchange" not in needed

@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 
 from redrive.errors import NotifyError, SettingsError
 from redrive.recover.service import Service, Services
-from redrive.rules.backoff import Exponential, Fixed, Listed
+from redrive.rules.backoff import DelayList, Exponential, Fixed
 from redrive.testing import ManualClock
 from redrive.watch.alerts.alert import Alert, Occasion
 from redrive.watch.alerts.delivering import Counts, Delivering, DeliverOptions, Notifier
@@ -23,7 +23,7 @@ from tests.unit.watch.alerts.examples import BAD, ORDINARY, alert, life
 from tests.unit.watch.alerts.servers import Box, Hook, forever, mail_server, raw_server, web_server
 
 SECOND = timedelta(seconds=1)
-STEADY = Exponential(jitter=0, cap=timedelta(minutes=5))
+STEADY = Exponential(jitter=0, max_delay=timedelta(minutes=5))
 TEMPORARY = NotifyError("come again")
 PERMANENT = NotifyError("go away", is_permanent=True)
 
@@ -259,7 +259,7 @@ async def test_after_the_last_attempt_the_alert_has_failed() -> None:
 
 async def test_a_back_off_that_ends_ends_the_attempts() -> None:
     chat = Receiver("chat", *[TEMPORARY] * 9)
-    async with running(chat, backoff=Listed(SECOND, then="stop")) as world:
+    async with running(chat, backoff=DelayList(SECOND, then="stop")) as world:
         world.lines.tell(ORDINARY)
         await world.pass_time(SECOND)
         await until(lambda: world.count() == Counts(failed=1, retried=1))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from redrive.letters.letter import storable
-from redrive.stores.query import Condition, Op, parse
+from redrive.stores.query import Condition, Op, parse_query
 from redrive.watch.alerts.alert import Severity
 from redrive.watch.alerts.incidents import Finding, begun
 from redrive.watch.alerts.links import see_more
@@ -27,7 +27,7 @@ def test_every_measure_has_a_command_that_can_be_run(measure: str) -> None:
     program, *words = command(measure)
     assert program == "redrive"
     if words[0] == "list":
-        assert parse(words[1], now=NOON).conditions
+        assert parse_query(words[1], now=NOON).conditions
     else:
         assert words in (["doctor"], ["stats"])
 
@@ -44,7 +44,7 @@ def test_one_letter_is_shown_and_several_are_listed() -> None:
 @given(st.sampled_from(BAD).filter(lambda text: len(text) < 1000) | st.text(max_size=50))
 def test_filter_finds_the_subject_whatever_its_name(subject: str) -> None:
     [_, _, text] = command("unconfirmed", subject)
-    assert parse(text, now=NOON).conditions == (
+    assert parse_query(text, now=NOON).conditions == (
         Condition("source", Op.IS, (storable(subject),)),
         Condition("unconfirmed", Op.IS, (1,)),
     )

@@ -16,12 +16,12 @@ from redrive.watch.alerts.rules import MEASURES, RULES
 
 MAIL = {
     "name": "ops",
-    "kind": "mail",
+    "type": "mail",
     "host": "127.0.0.1",
-    "sender": "r@example.org",
+    "from": "r@example.org",
     "to": ["o@example.org"],
 }
-CHAT = {"name": "chat", "kind": "slack", "url": "https://127.0.0.1/secret"}
+CHAT = {"name": "chat", "type": "slack", "url": "https://127.0.0.1/secret"}
 
 
 def an_alert(**changes: Any) -> Alert:
@@ -61,12 +61,12 @@ def test_what_is_not_said_of_a_shipped_rule_stays_as_it_is() -> None:
 
 
 def test_a_rule_is_switched_off_by_its_name() -> None:
-    rules = rules_of(read({"alert_rules": [{"name": "dead-letter", "off": True}]}))
+    rules = rules_of(read({"alert_rules": [{"name": "dead-letter", "enabled": False}]}))
     assert {rule.name for rule in RULES} - {rule.name for rule in rules} == {"dead-letter"}
 
 
 def test_a_rule_of_ones_own_is_one_more() -> None:
-    own = {"name": "pile-up", "measure": "open_letters", "warning": 10, "text": "{value} in {queue}"}
+    own = {"name": "pile-up", "measure": "open_letters", "warning": 10, "message": "{value} in {queue}"}
     *shipped, rule = rules_of(read({"alert_rules": [own]}))
     assert tuple(shipped) == RULES
     assert (rule.name, rule.warning, rule.told("orders", 11, 10, "orders.dlq")) == (
@@ -81,14 +81,20 @@ def test_a_rule_of_ones_own_is_one_more() -> None:
     [
         ({"name": "dlq-dept", "warning": 5}, "needs a 'measure'; did you mean 'dlq-depth'?"),
         (
-            {"name": "dead-leter", "off": True},
-            "cannot be switched off: there is none; did you mean 'dead-letter'?",
+            {"name": "dead-leter", "enabled": False},
+            "cannot be disabled: there is no such built-in rule; did you mean 'dead-letter'?",
         ),
-        ({"name": "mine", "measure": "weather", "warning": 1, "text": "x"}, "there is no measure 'weather'"),
-        ({"name": "mine", "measure": "backlog", "text": "x"}, "needs a limit"),
-        ({"name": "mine", "measure": "probe", "critical": 1, "text": "x"}, "did you mean 'probe_failures'?"),
+        (
+            {"name": "mine", "measure": "weather", "warning": 1, "message": "x"},
+            "there is no measure 'weather'",
+        ),
+        ({"name": "mine", "measure": "backlog", "message": "x"}, "needs a limit"),
+        (
+            {"name": "mine", "measure": "probe", "critical": 1, "message": "x"},
+            "did you mean 'probe_failures'?",
+        ),
         ({"name": "queue-size", "warning": 5}, "'queue-size' was renamed; did you mean 'dlq-depth'?"),
-        ({"name": "service", "off": True}, "'service' was renamed; did you mean 'service-failed'?"),
+        ({"name": "service", "enabled": False}, "'service' was renamed; did you mean 'service-failed'?"),
         ({"name": "dlq-depth", "warning": 5000}, "its warning has to come before its critical limit"),
     ],
 )
@@ -147,25 +153,37 @@ def test_measure_that_is_never_taken_has_a_reason(
 @pytest.mark.parametrize(
     ("table", "why"),
     [
-        ({"notify": {}}, "notify: write a list, one [[notify]] table for each notifier"),
-        ({"notify": [1]}, "notifier 1: write it as a table with a name and a kind"),
-        ({"notify": [{"name": "x"}]}, "notifier 1: needs a 'kind'"),
+        ({"notifiers": {}}, "notifiers: write a list, one [[notifiers]] table for each notifier"),
+        ({"notifiers": [1]}, "notifier 1: write it as a table with a name and a type"),
+        ({"notifiers": [{"name": "x"}]}, "notifier 1: needs a 'type'"),
         (
-            {"notify": [{"name": "x", "kind": "pigeon"}]},
-            "notifier 1: kind = 'pigeon': wants one of mail, json",
+            {"notifiers": [{"name": "x", "type": "pigeon"}]},
+            "notifier 1: type = 'pigeon': must be one of mail, json",
         ),
-        ({"notify": [{"name": "x", "kind": "mial"}]}, "did you mean 'mail'?"),
-        ({"notify": [MAIL, MAIL]}, "notifier 2: 'ops' is named twice"),
-        ({"notify": [{**MAIL, "port": 0}]}, "notifier 1: port = 0: wants a whole number between 1 and 65535"),
-        ({"notify": [{**MAIL, "hots": "x"}]}, "unknown setting 'hots' of notifier 1; did you mean 'host'?"),
-        ({"maintenance": [{"cron": "0 2 * * *"}]}, "maintenance window 1: needs a 'lasts'"),
-        ({"maintenance": [{"lasts": "1h", "begins": "2026-11-15"}]}, "wants a time with its zone"),
-        ({"maintenance": [{"lasts": "1h", "begins": datetime(2026, 11, 15)}]}, "wants a time with its zone"),  # noqa: DTZ001
-        ({"alert_rules": [{"name": "dlq-depth", "warning": "many"}]}, "wants a number"),
-        ({"alert_rules": [{"name": "dlq-depth", "warning": float("nan")}]}, "wants a number"),
-        ({"alert_rules": [{"name": "dlq-depth", "warning": True}]}, "wants a number"),
-        ({"alerts": {"every": "0s"}}, "wants a duration between 1s and 1h"),
-        ({"alerts": {"escalations": -1}}, "wants a whole number between 0 and 1000"),
+        ({"notifiers": [{"name": "x", "type": "mial"}]}, "did you mean 'mail'?"),
+        ({"notifiers": [MAIL, MAIL]}, "notifier 2: 'ops' is named twice"),
+        (
+            {"notifiers": [{**MAIL, "port": 0}]},
+            "notifier 1: port = 0: must be an integer between 1 and 65535",
+        ),
+        (
+            {"notifiers": [{**MAIL, "hots": "x"}]},
+            "unknown setting 'hots' of notifier 1; did you mean 'host'?",
+        ),
+        ({"maintenance_windows": [{"cron": "0 2 * * *"}]}, "maintenance window 1: needs a 'duration'"),
+        (
+            {"maintenance_windows": [{"duration": "1h", "start": "2026-11-15"}]},
+            "must be a time with a time zone",
+        ),
+        (
+            {"maintenance_windows": [{"duration": "1h", "start": datetime(2026, 11, 15)}]},  # noqa: DTZ001  no time zone on purpose
+            "must be a time with a time zone",
+        ),
+        ({"alert_rules": [{"name": "dlq-depth", "warning": "many"}]}, "must be a number"),
+        ({"alert_rules": [{"name": "dlq-depth", "warning": float("nan")}]}, "must be a number"),
+        ({"alert_rules": [{"name": "dlq-depth", "warning": True}]}, "must be a number"),
+        ({"alerts": {"interval": "0s"}}, "must be a duration between 1s and 1h"),
+        ({"alerts": {"max_escalations": -1}}, "must be an integer between 0 and 1000"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused_where_they_stand(table: dict[str, Any], why: str) -> None:
@@ -175,7 +193,7 @@ def test_settings_that_make_no_sense_are_refused_where_they_stand(table: dict[st
 
 
 def test_patience_comes_from_the_settings() -> None:
-    table = {"cool_down": "1h", "calm": "5m", "escalate_after": "2h", "escalations": 1}
+    table = {"cooldown": "1h", "resolve_after": "5m", "escalate_after": "2h", "max_escalations": 1}
     assert policy_of(read({"alerts": table})) == Policy(
         cool_down=timedelta(hours=1),
         calm=timedelta(minutes=5),
@@ -187,10 +205,10 @@ def test_patience_comes_from_the_settings() -> None:
 def test_windows_come_from_the_settings() -> None:
     begins = datetime(2026, 11, 15, 22, tzinfo=UTC)
     tables = [
-        {"begins": begins, "lasts": "2h", "queues": "orders.*"},
-        {"cron": "0 2 * * *", "lasts": "1h", "zone": "Europe/Berlin"},
+        {"start": begins, "duration": "2h", "queue_pattern": "orders.*"},
+        {"cron": "0 2 * * *", "duration": "1h", "time_zone": "Europe/Berlin"},
     ]
-    once, nightly = windows_of(read({"maintenance": tables}))
+    once, nightly = windows_of(read({"maintenance_windows": tables}))
     assert once.is_open(begins + timedelta(hours=1), "orders.dlq")
     assert nightly.is_open(datetime(2026, 11, 15, 1, 30, tzinfo=UTC))
 
@@ -199,35 +217,35 @@ def test_windows_come_from_the_settings() -> None:
 
 
 def test_notifiers_have_the_names_of_their_tables() -> None:
-    notifiers = notifiers_of(read({"notify": [MAIL, CHAT]}), {})
+    notifiers = notifiers_of(read({"notifiers": [MAIL, CHAT]}), {})
     assert [notifier.name for notifier in notifiers] == ["ops", "chat"]
 
 
 def test_secrets_come_from_the_environment() -> None:
     mail = {**MAIL, "user": "redrive", "password": "env:SMTP_PASSWORD"}
-    pager = {"name": "pager", "kind": "pagerduty", "url": "env:PAGER_URL", "secret": "env:PAGER_KEY"}
+    pager = {"name": "pager", "type": "pagerduty", "url": "env:PAGER_URL", "secret": "env:PAGER_KEY"}
     environ = {"SMTP_PASSWORD": "s3cret", "PAGER_URL": "https://127.0.0.1/v2/enqueue", "PAGER_KEY": "k"}
-    assert len(notifiers_of(read({"notify": [mail, pager]}), environ)) == 2
+    assert len(notifiers_of(read({"notifiers": [mail, pager]}), environ)) == 2
     for variable in environ:
         with pytest.raises(SettingsError, match=f"the variable {variable} is not set"):
-            notifiers_of(read({"notify": [mail, pager]}), {**environ, variable: ""})
+            notifiers_of(read({"notifiers": [mail, pager]}), {**environ, variable: ""})
 
 
 @pytest.mark.parametrize(
     ("table", "why"),
     [
-        ({"name": "ops", "kind": "mail"}, "notifier 'ops': a mail needs 'host'"),
+        ({"name": "ops", "type": "mail"}, "notifier 'ops': a mail needs 'host'"),
         ({**MAIL, "to": []}, "notifier 'ops': a mail needs 'to'"),
         ({**MAIL, "user": "redrive"}, "set both user and password, or neither"),
         ({**MAIL, "user": "redrive", "password": "x", "tls": "none"}, "a password is only sent over TLS"),
-        ({"name": "chat", "kind": "slack"}, "notifier 'chat': needs a 'url'"),
-        ({"name": "chat", "kind": "slack", "url": "ftp://127.0.0.1/xXsecretXx"}, "notifier 'chat'"),
-        ({"name": "pager", "kind": "pagerduty", "url": "https://127.0.0.1/"}, "notifier 'pager'"),
+        ({"name": "chat", "type": "slack"}, "notifier 'chat': needs a 'url'"),
+        ({"name": "chat", "type": "slack", "url": "ftp://127.0.0.1/xXsecretXx"}, "notifier 'chat'"),
+        ({"name": "pager", "type": "pagerduty", "url": "https://127.0.0.1/"}, "notifier 'pager'"),
     ],
 )
 def test_a_notifier_that_cannot_work_is_refused_by_its_name(table: dict[str, Any], why: str) -> None:
     with pytest.raises(SettingsError) as error:
-        notifiers_of(read({"notify": [table]}), {})
+        notifiers_of(read({"notifiers": [table]}), {})
     assert why in str(error.value)
     assert "xXsecretXx" not in str(error.value)
 
@@ -237,31 +255,31 @@ def test_a_notifier_that_cannot_work_is_refused_by_its_name(table: dict[str, Any
     [
         ({}, {}, True),
         ({}, {"severity": Severity.WARNING}, True),
-        ({"least": "critical"}, {}, True),
-        ({"least": "critical"}, {"severity": Severity.WARNING}, False),
-        ({"queues": "orders.*"}, {}, True),
-        ({"queues": "orders.*"}, {"queue": "mail.dlq"}, False),
-        ({"queues": "orders.*"}, {"queue": None}, False),
-        ({"escalated": True}, {}, False),
-        ({"escalated": True}, {"occasion": Occasion.AGAIN}, False),
-        ({"escalated": True}, {"occasion": Occasion.ESCALATED}, True),
-        ({"escalated": True}, {"occasion": Occasion.RECOVERED}, False),
-        ({"escalated": True}, {"occasion": Occasion.RECOVERED, "escalations": 1}, True),
+        ({"min_severity": "critical"}, {}, True),
+        ({"min_severity": "critical"}, {"severity": Severity.WARNING}, False),
+        ({"queue_pattern": "orders.*"}, {}, True),
+        ({"queue_pattern": "orders.*"}, {"queue": "mail.dlq"}, False),
+        ({"queue_pattern": "orders.*"}, {"queue": None}, False),
+        ({"escalations_only": True}, {}, False),
+        ({"escalations_only": True}, {"occasion": Occasion.AGAIN}, False),
+        ({"escalations_only": True}, {"occasion": Occasion.ESCALATED}, True),
+        ({"escalations_only": True}, {"occasion": Occasion.RECOVERED}, False),
+        ({"escalations_only": True}, {"occasion": Occasion.RECOVERED, "escalations": 1}, True),
     ],
 )
 def test_everybody_is_told_what_concerns_them(
     table: dict[str, Any], alert: dict[str, Any], is_told: bool
 ) -> None:
-    settings = read({"notify": [{**CHAT, **table}]})
-    assert told_to(an_alert(**alert), settings.notify) == (["chat"] if is_told else [])
+    settings = read({"notifiers": [{**CHAT, **table}]})
+    assert told_to(an_alert(**alert), settings.notifiers) == (["chat"] if is_told else [])
 
 
 @pytest.mark.parametrize(
     ("table", "why"),
     [
         ({"alert_rules": [{"name": "dlq-depth", "warning": 5000}]}, "its warning has to come before"),
-        ({"notify": [{"name": "chat", "kind": "slack", "url": "env:CHAT_THAT_IS_NOT_SET"}]}, "is not set"),
-        ({"maintenance": [{"lasts": "1h"}]}, "wants either begins or cron"),
+        ({"notifiers": [{"name": "chat", "type": "slack", "url": "env:CHAT_THAT_IS_NOT_SET"}]}, "is not set"),
+        ({"maintenance_windows": [{"duration": "1h"}]}, "must have either start or cron"),
     ],
 )
 async def test_a_server_is_not_made_of_what_cannot_work(table: dict[str, Any], why: str) -> None:
