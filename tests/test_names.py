@@ -27,7 +27,7 @@ from redrive.cli.output import as_toml
 from redrive.cli.show import as_data
 from redrive.cli.stats import figures as stats_of
 from redrive.formats import own
-from redrive.letters import State
+from redrive.letters import LetterState
 from redrive.rules.decide import Reason
 from redrive.serve.condition import Condition
 from redrive.serve.connection import LateStore
@@ -228,8 +228,8 @@ async def json_fields() -> Names:
     letter = a_letter()
     await store.add([letter])
     [head] = await store.claim("worker", broker="rabbitmq")
-    await store.extend([head.hold], lease=timedelta(hours=1), sent=True)
-    assert await store.settle([Settlement(head.hold, Retry(at=clock.now()))]) == [True]
+    await store.extend([head.claim_token], lease=timedelta(hours=1), sent=True)
+    assert await store.settle([Settlement(head.claim_token, Retry(at=clock.now()))]) == [True]
     await store.apply(Annotate("looked at"), [letter.id], by="anna")
     [whole] = await store.load([letter.id])
     page = await store.page(Query(), limit=1)
@@ -387,7 +387,7 @@ def test_name_of_a_metric_is_fixed(line: str) -> None:
 
 def test_reasons_and_states_are_fixed() -> None:
     assert {*Reason} >= {"PoisonMessage", "NonRetryableError", "MaxDeliveryCountExceeded"}
-    assert [*State] == [
+    assert [*LetterState] == [
         "dlq_pending",
         "dlq_processing",
         "dlq_manual",
@@ -399,8 +399,8 @@ def test_reasons_and_states_are_fixed() -> None:
 
 def test_defaults_are_fixed() -> None:
     settings = read({})
-    assert settings.alerts.probe_every == timedelta(seconds=60)
-    assert (settings.recover.cpu_below, settings.recover.memory_below) == (0.80, 0.85)
+    assert settings.alerts.probe_interval == timedelta(seconds=60)
+    assert (settings.recover.max_cpu, settings.recover.max_memory) == (0.80, 0.85)
     assert settings.recover.max_redrives == 5
     days = (settings.retention.resolved, settings.retention.failed, settings.retention.archived)
     assert days == (timedelta(days=30), timedelta(days=90), timedelta(days=365))
