@@ -432,7 +432,7 @@ DELIBERATE: Mapping[str, Deliberate] = {
         ),
         Deliberate(
             "commit-to-a-deleted-queue",
-            "closes the connection, or applies the commit partially, when a queue was deleted between publish and commit",
+            "closes the connection, or applies the commit partly, when a queue was deleted between publish and commit",
             "ignores the deleted queue, as if it were deleted after the commit",
             "a commit is atomic",
             None,
