@@ -196,8 +196,8 @@ OLDER: Mapping[str, Older] = {
         Older(
             "permission-texts",
             _3_10,
-            "refuses with `access to queue …`",
-            "says what was refused: `configure access to queue …`",
+            "the text is `access to queue …`",
+            "the text names the permission: `configure access to queue …`",
             _in_entries(_without_the_action),
         ),
         Older(
@@ -210,7 +210,7 @@ OLDER: Mapping[str, Older] = {
         Older(
             "death-field-order",
             _3_10,
-            "`original-expiration` stands last in an `x-death` entry; from the second death on, the fields of new "
+            "`original-expiration` is last in an `x-death` entry; from the second death on, the fields of new "
             "and of counted entries are sorted by name",
             "all entries have one order, `original-expiration` first",
             _in_deaths(_sorted_fields),
@@ -234,15 +234,15 @@ OLDER: Mapping[str, Older] = {
             _3_10,
             "adds to an `x-death` array that the client has sent, and then sets no `x-first-death-*`; does not "
             "replace `x-first-death-*` that the client has sent",
-            "begins a new array of one entry and sets all six headers",
+            "starts a new array of one entry and sets all six headers",
             _both(_in_deaths(_first_of_one), _without(lambda key, _: key.startswith("x-first-death-"))),
         ),
         Older(
             "death-cycles",
             _3_10,
-            "looks for cycles in the reversed `x-death` array: some automatic cycles of three deaths go on for "
-            "ever, some cycles with a rejection are dropped",
-            "looks at deaths by recency",
+            "looks for cycles in the reversed `x-death` array: some automatic cycles of three deaths never "
+            "end, some cycles with a rejection are dropped",
+            "evaluates deaths by recency",
             None,
         ),
         Older(
@@ -255,7 +255,7 @@ OLDER: Mapping[str, Older] = {
         Older(
             "acquired-count-header",
             _3_10_AND_4_0,
-            "redeliveries of a quorum queue carry `x-delivery-count` alone",
+            "redeliveries of a quorum queue carry only `x-delivery-count`",
             "they carry `x-acquired-count`, and `x-delivery-count` after a failure",
             _without(lambda key, _: key == "x-acquired-count"),
         ),
@@ -293,13 +293,13 @@ OLDER: Mapping[str, Older] = {
             "quorum-priorities",
             _3_10_AND_4_0,
             "a quorum queue has no priorities (4.0: two, above 4 and the others)",
-            "32, of which 4 is the default",
+            "32; the default is 4",
             None,
         ),
         Older(
             "quorum-return-order",
             _3_10,
-            "what is returned to a quorum queue goes to its old place",
+            "a message returned to a quorum queue goes to its old position",
             "it is delivered before all others, in the order of its return",
             None,
         ),
@@ -313,7 +313,7 @@ OLDER: Mapping[str, Older] = {
         Older(
             "single-active-takeover",
             _3_10,
-            "a single active consumer stays active whatever the priority of the others",
+            "a single active consumer stays active regardless of the priority of the others",
             "of a quorum queue, one of higher priority takes over when the active one has nothing unsettled",
             None,
         ),
@@ -334,8 +334,8 @@ OLDER: Mapping[str, Older] = {
         Older(
             "consumer-timeout",
             _3_10_AND_4_0,
-            "a consumer that does not acknowledge in time loses its channel, whatever the type of its queue; "
-            "3.10 has no `x-consumer-timeout`, and time is looked at once a minute",
+            "a consumer that does not acknowledge in time loses its channel, on any type of queue; "
+            "3.10 has no `x-consumer-timeout`, and the timeout is checked once a minute",
             "a quorum queue takes its deliveries back and sends the consumer `basic.cancel`; classic queues "
             "have no timeout",
             None,
@@ -343,28 +343,28 @@ OLDER: Mapping[str, Older] = {
         Older(
             "delayed-retry",
             _3_10_AND_4_0,
-            "a quorum queue delivers what was returned at once; `x-delayed-retry-type` means nothing",
-            "it delays what was returned if its arguments or policy say so",
+            "a quorum queue delivers returned messages immediately; `x-delayed-retry-type` has no effect",
+            "it delays returned messages if its arguments or policy say so",
             None,
         ),
         Older(
             "purge-of-kept-letters",
             _3_10_AND_4_0,
-            "a purge leaves dead letters that a quorum queue keeps (`at-least-once`)",
-            "it takes them and counts them",
+            "a purge leaves dead letters that a quorum queue retains (`at-least-once`)",
+            "it removes them and counts them",
             None,
         ),
         Older(
             "unknown-exchange-type",
             _3_10,
-            "ends the connection: 503 COMMAND_INVALID",
+            "closes the connection: 503 COMMAND_INVALID",
             "closes the channel: 406 PRECONDITION_FAILED, with the same text",
             None,
         ),
         Older(
             "headers-number-types",
             _3_10,
-            "a headers exchange finds 1 and 1.0 equal",
+            "a headers exchange treats 1 and 1.0 as equal",
             "does not",
             None,
         ),
@@ -385,7 +385,7 @@ OLDER: Mapping[str, Older] = {
         Older(
             "global-qos",
             _3_10_AND_4_0,
-            "a `basic.qos` with `global` limits the channel as a whole, and no quorum queue can be consumed then: 540",
+            "a `basic.qos` with `global` limits the whole channel, and quorum queues can then not be consumed: 540",
             "it is a `basic.qos` without `global`",
             None,
         ),
@@ -393,7 +393,7 @@ OLDER: Mapping[str, Older] = {
             "least-frame-max",
             _3_10_AND_4_0,
             "accepts a `frame_max` of 4096",
-            "8192 is the least; below, the connection is dropped",
+            "the minimum is 8192; below, the connection is closed",
             None,
         ),
     )
@@ -404,9 +404,9 @@ DELIBERATE: Mapping[str, Deliberate] = {
     for row in (
         Deliberate(
             "amqp-1.0",
-            "speaks AMQP 1.0, and offers it (`AMQP 3.1.0.0`) to a client with an unknown protocol header",
+            "supports AMQP 1.0, and offers it (`AMQP 3.1.0.0`) to a client with an unknown protocol header",
             "always offers `AMQP 0.0.9.1`",
-            "it speaks AMQP 0-9-1 alone",
+            "it supports only AMQP 0-9-1",
             _in_entries(_offers_0_9_1),
         ),
         Deliberate(
@@ -418,67 +418,67 @@ DELIBERATE: Mapping[str, Deliberate] = {
         ),
         Deliberate(
             "federation-exchange-type",
-            "has the exchange type `x-federation-upstream` if its plugin is enabled; else 406",
+            "has the exchange type `x-federation-upstream` if its plugin is enabled; otherwise 406",
             "503, as RabbitMQ 3.10 without the plugin",
             "the exchange federation of any RabbitMQ then uses a fanout exchange on this upstream",
             None,
         ),
         Deliberate(
             "reply-address-without-consumer",
-            "ends the connection on a declare of a direct reply-to address that nobody consumes: 541",
+            "closes the connection on a declare of a direct reply-to address without a consumer: 541",
             "closes the channel: 404, as 4.0 and 3.10",
-            "the question whether a requester is still there is not an internal error",
+            "asking whether a requester is still connected is not an internal error",
             None,
         ),
         Deliberate(
             "commit-to-a-deleted-queue",
-            "ends the connection, or fails the commit half-way, when a queue was deleted between publish and commit",
-            "passes over it, as over a queue that is deleted after the commit",
-            "a commit takes effect as a whole",
+            "closes the connection, or applies the commit partly, when a queue was deleted between publish and commit",
+            "ignores the deleted queue, as if it were deleted after the commit",
+            "a commit is atomic",
             None,
         ),
         Deliberate(
             "protocol-error-texts",
-            "texts about broken frames hold Erlang terms, texts about misplaced methods name no channel",
+            "texts about broken frames contain Erlang terms, texts about misplaced methods name no channel",
             "plain texts; reply code, class and method are the same",
-            "nobody compares these texts, and people read them",
+            "programs do not compare these texts, and people read them",
             _in_entries(_only_the_code),
         ),
         Deliberate(
             "kept-letters-after-a-change",
-            "deletes the dead letters that a quorum queue keeps (`at-least-once`) when a policy gives the queue "
+            "deletes the dead letters that a quorum queue retains (`at-least-once`) when a policy gives the queue "
             "another strategy",
-            "sends them once more, as the new strategy does",
-            "a change of policy is no reason to lose messages",
+            "sends them once more, by the new strategy",
+            "a policy change must not lose messages",
             None,
         ),
         Deliberate(
             "purged-letters",
-            "dead letters that a quorum queue keeps (`at-least-once`) are purged from it, and up to 32 of them "
-            "arrive later all the same",
-            "what is purged is gone",
-            "a purge that is answered with a count has removed that many messages",
+            "dead letters that a quorum queue retains (`at-least-once`) are purged from it, but up to 32 of them "
+            "still arrive later",
+            "purged letters do not arrive",
+            "a purge removes as many messages as its reply says",
             None,
         ),
         Deliberate(
             "quorum-reject-publish",
             "a quorum queue with `reject-publish` accepts one message more than its limit",
-            "exactly as many as the limit says",
-            "a limit that is exact can be relied on, and classic queues have it so",
+            "accepts exactly the limit",
+            "the limit is exact, as in classic queues",
             None,
         ),
         Deliberate(
             "unsigned-headers",
-            "turns header values of type `L` (unsigned, 64 bits) into `l`, so that large ones become negative",
+            "converts header values of type `L` (unsigned, 64 bits) to `l`, so that large ones become negative",
             "keeps them",
-            "a value must not change on its way",
+            "values must not change in transit",
             None,
         ),
         Deliberate(
             "unknown-method",
-            "hangs up at once on a method that does not exist",
+            "closes the socket immediately on a method that does not exist",
             "503 COMMAND_INVALID first",
-            "a client learns why it was refused",
+            "the client learns the reason",
             _in_entries(_ended),
         ),
     )

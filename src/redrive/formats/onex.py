@@ -2,7 +2,7 @@
 
 The payload is a JSON object with the seven fields of the ONEX schema; thirteen headers repeat what brokers
 and filters look at. The schema holds the original message as text. Whatever text cannot hold travels in
-fields the schema does not know and does not forbid (docs/reference/formats.md).
+fields the schema does not know and does not forbid (docs/reference/wire-formats.md).
 
 The one rule: what `write` was given, `read` gives back bit for bit, and the payload between them is valid
 under the schema. A message that cannot be restored exactly is not restored at all: `read` then says why.

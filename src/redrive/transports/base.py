@@ -5,52 +5,54 @@ do it declares in `Capabilities`, and the suite leaves those sentences out. Noth
 
 **Receiving.** A `Receiver` gives the deliveries of one source, in batches.
 
-T1   `receive` waits for deliveries and gives all that are there, in the order of the source.
-T2   Body, headers and properties arrive bit-exact, with their types; nothing is decoded before it is asked for.
-T3   No more than `window` deliveries are out and unsettled at any time; `resize` changes that while it runs.
-T4   A delivery tells how often it was delivered, itself included; it counts up also when the consumer crashed.
-T5   `stop` ends the flow: `receive` then gives what is left and after that raises `TransportClosedError`.
-T6   `close` gives everything unsettled back to the source.
+T1   `receive` waits for deliveries and returns all that are available, in the order of the source.
+T2   Body, headers and properties arrive bit-exact, with their types; nothing is decoded before it is used.
+T3   At most `window` deliveries are unsettled at any time; `resize` changes the window while the receiver runs.
+T4   A delivery has a delivery count, which includes this delivery; a crash of the consumer increments it, too.
+T5   After `stop`, `receive` returns the remaining deliveries and then raises `TransportClosedError`.
+T6   `close` returns all unsettled deliveries to the source.
 
 **Settling.** A delivery is settled once; settling it again does nothing.
 
-T7   `accept` removes the message from the source. It does not wait: a crash may undo it, giving a duplicate.
-T8   `release` makes the message come again, at once or after `after`, with a higher count unless it is not to count.
-T9   A released message comes with body, headers, properties and origin as before.
-T10  `dead_letter` makes the dead letter durable first and removes the message from the source then (A6).
-T11  What could not be made durable stays unsettled, and the answer says why, for each message.
-T12  A dead letter tells reason, error, origin and counts in its headers, with the body bit-exact.
-T13  A delivery of a connection that was lost is no longer `alive`; to accept it is too late and is said so.
+T7   `accept` removes the message from the source. It does not wait: a crash may undo it and cause a duplicate.
+T8   `release` makes the broker deliver the message again, immediately or after `after`, with a higher count unless
+     the release is not to count.
+T9   A released message is delivered with the same body, headers, properties and origin as before.
+T10  `dead_letter` makes the dead letter durable before it removes the message from the source.
+T11  A message that could not be made durable stays unsettled, and the answer gives the reason for each message.
+T12  The headers of a dead letter contain reason, error, origin and counts; its body is bit-exact.
+T13  A delivery of a lost connection is no longer `alive`; accepting it is too late, and the answer says so.
 
 **Publishing.**
 
-T14  `publish` returns when the broker has made the messages durable, and names those that it has not.
+T14  `publish` returns when the broker has made the messages durable, and names those that are not.
 T15  A message for a target that does not exist is not durable.
-T16  What is published comes out of the target bit-exact, in order.
+T16  Published messages arrive at the target bit-exact and in order.
 
-**Looking.**
+**Inspecting.**
 
-T17  `depth` is the number of messages that wait in a source; one that does not exist is a `SourceMissingError`.
-T18  `peek` shows the first messages and takes none.
+T17  `depth` is the number of messages that wait in a source; a source that does not exist is a
+     `SourceMissingError`.
+T18  `peek` shows the first messages and removes none.
 
 **Failing.**
 
-T19  A broker that goes away and comes back is found again without help; receivers go on where they were.
-T20  An error of one source does not hurt another.
+T19  A transport reconnects to a broker that was unreachable, and its receivers continue where they were.
+T20  An error of one source does not affect another.
 T21  After `close` every verb raises `TransportClosedError`.
 
-**Making.**
+**Provisioning.**
 
-T22  `ensure_queue` makes a durable queue of this name; one that exists is left as it is, with its messages.
+T22  `ensure_queue` creates a durable queue of this name; an existing queue stays unchanged, with its messages.
 
 **Redriving.**
 
-T23  `cluster_id` tells one cluster from another; it is known once the transport is open, and survives a restart.
-T24  `taken_until` tells up to which time everything that was sent to a consumer has been taken from its source; None
-     where that cannot be said. It never says so of a message that still waits.
-T25  `unreachable` names the consumers that would never receive what is sent to them, and why.
-T26  `target_state` tells how many messages wait for a consumer, how many consumers there are, and why the broker
-     accepts no messages, each as far as it can be seen; a source that does not exist is a `SourceMissingError`.
+T23  `cluster_id` identifies the cluster; it is known once the transport is open, and survives a restart.
+T24  `taken_until` is the time up to which every message sent to a consumer has been taken from its source; None if
+     that is unknown. It never covers a message that still waits.
+T25  `unreachable` names the consumers that would never receive messages sent to them, and why.
+T26  `target_state` reports how many messages wait for a consumer, how many consumers there are, and why the broker
+     accepts no messages, each as far as it is known; a source that does not exist is a `SourceMissingError`.
 
 The transport does not know handlers, rules or stores.
 """

@@ -22,7 +22,7 @@ def rows_of(page: str, heading: str) -> list[list[str]]:
 
 
 def test_every_system_is_documented_in_the_order_in_which_it_is_heard() -> None:
-    names = [row[0].strip("`") for row in rows_of("formats.md", "## Dead letters of other systems")]
+    names = [row[0].strip("`") for row in rows_of("wire-formats.md", "## Dead letters of other systems")]
     known = [name for name in names if name in {row.name for row in SYSTEMS}]
 
     assert known == [row.name for row in SYSTEMS]
@@ -33,12 +33,12 @@ def test_every_system_is_documented_in_the_order_in_which_it_is_heard() -> None:
 def test_every_form_is_documented(form: str) -> None:
     gives, meaning = FORMS[form]
 
-    assert [f"`{form}`", gives, meaning] in rows_of("formats.md", "### A convention of your own")
+    assert [f"`{form}`", gives, meaning] in rows_of("wire-formats.md", "### Custom conventions")
 
 
 @pytest.mark.parametrize("fact", FACTS)
 def test_every_fact_is_documented_with_its_form(fact: str) -> None:
-    rows = rows_of("formats.md", "### A convention of your own")
+    rows = rows_of("wire-formats.md", "### Custom conventions")
 
     assert any(f"`{fact}`" in row[0] and row[1] == f"`{FACTS[fact]}`" for row in rows)
 

@@ -50,7 +50,7 @@ RIGHTS: Final = (
         roles=("consume",),
         severity="error",
         without="Nothing, but nothing can be consumed.",
-        why="take messages",
+        why="consume messages",
     ),
     Right(
         access="write",
@@ -58,7 +58,7 @@ RIGHTS: Final = (
         roles=("consume", "collect", "replay"),
         severity="warning",
         without="Nothing, but a delivery cannot be given back for later, and no letter can be replayed to its queue.",
-        why="give back for later, count deliveries of classic queues, send a letter to its queue",
+        why="requeue with a delay, count deliveries of classic queues, redrive a letter to its queue",
     ),
     Right(
         access="read",
