@@ -15,7 +15,7 @@ from redrive.transports.kafka.doctor import diagnose
 from redrive.transports.kafka.found import Found, FoundGroup, FoundTopic
 from tests.unit.transports.kafka.test_plan import ORDERS, cluster, topic
 
-DOCS = Path(__file__).parents[4] / "docs" / "how-to" / "provision-and-check.md"
+DOCS = Path(__file__).parents[4] / "docs" / "how-to" / "provision-and-diagnose.md"
 RETRIES = {"orders": ["orders.retry.5s"]}
 
 
@@ -229,5 +229,5 @@ class TestTold:
         rules = set(re.findall(r'rule="([a-z-]+)"', code))
         table = re.findall(r"^([a-z-]+)  +\S", doctor.__doc__ or "", re.MULTILINE)
         assert set(table) == rules
-        kafka = DOCS.read_text("utf-8").partition("## Check a Kafka for losses")[2]
+        kafka = DOCS.read_text("utf-8").partition("## Check a Kafka cluster for losses")[2]
         assert set(re.findall(r"^\| `([a-z-]+)` \|", kafka, re.MULTILINE)) == rules

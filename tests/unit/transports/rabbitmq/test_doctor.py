@@ -74,8 +74,8 @@ def test_no_rule_is_explained_that_there_is_not() -> None:
 
 def documented() -> str:
     """What the page says of RabbitMQ."""
-    page = (ROOT / "docs" / "how-to" / "provision-and-check.md").read_text("utf-8")
-    return page.partition("## Provision a Kafka")[0]
+    page = (ROOT / "docs" / "how-to" / "provision-and-diagnose.md").read_text("utf-8")
+    return page.partition("## Provision a Kafka cluster")[0]
 
 
 @pytest.mark.parametrize(
