@@ -102,7 +102,7 @@ async def test_letter_names_where_its_message_came_from_however_it_died(
     assert found == {row.name: (row.name, f"{row.name}.shop", f"{row.name}.new", row.reason) for row in rows}
 
 
-@pytest.mark.parametrize("dead_letter", ["publish", "reject"])
+@pytest.mark.parametrize("dead_letter", ["publish", "native"])
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
 async def test_letter_of_a_message_that_redrive_gave_up_names_where_it_came_from(
     each_broker: RabbitMQ, tmp_path: Path, queue_type: QueueType, dead_letter: str

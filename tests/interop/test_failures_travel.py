@@ -113,7 +113,7 @@ async def test_retries_with_a_delay_lose_nothing(each_broker: RabbitMQ, kind: An
 
 
 @KINDS
-@pytest.mark.parametrize("way", ["publish", "reject"])
+@pytest.mark.parametrize("way", ["publish", "native"])
 async def test_dead_letters_that_are_collected_and_sent_back_lose_nothing(
     each_broker: RabbitMQ, kind: Any, way: Any
 ) -> None:
@@ -133,7 +133,7 @@ async def test_dead_letters_that_are_collected_and_sent_back_lose_nothing(
             receiver = await transport.receiver(source)
             [delivery] = await take(receiver, 1)
             # What was sent back still has the x-death of its letter: it may look as if it had just arrived so.
-            late = way == "reject" and number > 0 and (carries_flag if kind == "classic" else carries_counts)
+            late = way == "native" and number > 0 and (carries_flag if kind == "classic" else carries_counts)
             assert delivery.delivery_count == 1 + (crashes and not late)
             if number % 10 == 5:  # it fails once, comes again and is then given up
                 assert list(await receiver.release([Release(delivery)])) == [None]

@@ -3,8 +3,11 @@
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from redrive import App, ConsumeBreakerOptions
 from redrive.consume import Subscription
+from redrive.errors import SettingsError
 from redrive.rules import Fixed
 from redrive.settings import LISTS, read
 
@@ -43,6 +46,11 @@ def test_options_of_consume_section_apply_to_every_source() -> None:
     assert options.breaker == ConsumeBreakerOptions(
         failure_rate=0.5, window=9, pause=2 * SECOND, max_pause=3 * SECOND
     )
+
+
+def test_unknown_way_of_dead_lettering_is_refused() -> None:
+    with pytest.raises(SettingsError, match="dead_letter must be 'publish' or 'native', not 'reject'"):
+        subscription({}, dead_letter="reject")
 
 
 def test_breaker_is_disabled_by_setting_or_argument() -> None:

@@ -65,7 +65,7 @@ from typing import Any, Final, Literal, Protocol, Self, runtime_checkable
 
 import msgspec
 
-from redrive.errors import ConsumerTimeoutError, RedriveError
+from redrive.errors import ConsumerTimeoutError, RedriveError, SettingsError
 from redrive.letters import DeadLetter, Message, Origin
 from redrive.letters.redrive import Redrive, for_handlers, redrive_of
 
@@ -102,7 +102,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     window: int = 16  # deliveries that may be out and unsettled (the prefetch)
     max_deliveries: int = 3
-    # publish: write the enriched letter, then settle. reject: let the broker move the message as it is.
+    # publish: publish the enriched letter, then settle. native: the broker dead-letters the message itself.
     dead_letter: Literal["publish", "native"] = "publish"
     dead_letter_queue: str | None = None  # queue or topic of the dead letters; None: `{name}.dlq`
     dead_letter_exchange: str | None = None  # RabbitMQ only; None: `{name}.dlx`
@@ -111,15 +111,17 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     delayed_retry: DelayedRetry | None = (
         None  # RabbitMQ from 4.3 on, quorum queues: what `provision` asks for
     )
-    consumer_group: str | None = (
-        None  # Kafka only: the consumer group; None: the one that the broker URL names
-    )
+    consumer_group: str | None = None  # Kafka only; None: the group that the broker URL names
     # Whether every delivery needs a count. A collector looks for no poison: what may be the first or a later delivery
     # comes to it with a `delivery_count` of None, instead of being put back first as a copy with a count.
     counts_deliveries: bool = True
     # RabbitMQ, classic queues: how many redelivered messages are put back as copies with a count; None: all of them.
     # Beyond that they come as if delivered for the first time: after a crash of the broker, all of a queue do.
     most_recounted: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.dead_letter not in ("publish", "native"):
+            raise SettingsError(f"dead_letter must be 'publish' or 'native', not {self.dead_letter!r:.40}")
 
     @property
     def dlq(self) -> str:

@@ -630,7 +630,7 @@ async def test_a_message_that_a_broker_gave_up_is_told_and_is_as_it_was(
     assert stripped(dead) == alive
 
 
-@pytest.mark.parametrize("way", ["publish", "reject"])
+@pytest.mark.parametrize("way", ["publish", "native"])
 async def test_a_message_that_waited_and_died_tells_its_source_either_way(
     transport: RabbitTransport, broker: RabbitMQ, way: Any
 ) -> None:

@@ -35,7 +35,7 @@ SECRET = "hunter2"
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("pool_size", 1), ("pool", 1001), ("pool", True), ("statement_timeout", timedelta(0)),
+        ("pool_size", 1), ("pool_size", 1001), ("pool_size", True), ("statement_timeout", timedelta(0)),
         ("statement_timeout", timedelta(days=2)), ("busy_timeout", timedelta(seconds=-1)),
         ("busy_timeout", timedelta(hours=2)),
     ],
