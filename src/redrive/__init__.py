@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from redrive.letters.event import DeadLetterEvent
     from redrive.letters.redact import Redactor
+    from redrive.publisher import publish
     from redrive.rules import Classification, Classifier, Exponential, Fixed, Listed, Rule, decide, failure_of
     from redrive.settings import Settings, StoreSettings
     from redrive.stores import open_store
@@ -48,6 +49,7 @@ _ROOMS = {
     ),
     "redrive.letters.event": ("DeadLetterEvent",),
     "redrive.letters.redact": ("Redactor",),
+    "redrive.publisher": ("publish",),
     "redrive.rules": ("Classification", "Classifier", "Exponential", "Fixed", "Listed", "Rule", "decide", "failure_of"),
     "redrive.settings": ("Settings", "StoreSettings"),
     "redrive.stores": ("open_store",),
@@ -63,6 +65,7 @@ __all__ = [
     "Kind", "LetterHead", "Listed", "Message", "Note", "Origin", "Park", "Query", "Redactor",
     "RedriveError", "Release", "Resolve", "Retry", "Rule", "Settings", "Settlement", "State", "Store",
     "StoreSettings", "SystemClock", "Typed", "__version__", "decide", "failure_of", "open_store", "parse",
+    "publish",
 ]  # fmt: skip
 
 

@@ -8,7 +8,6 @@ under no name, or under several, has the name of the settings. Letters of other 
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
 
 import msgspec
 
@@ -27,9 +26,7 @@ from redrive.stores.brokers import (
     known_brokers,
     name_of,
 )
-from redrive.transports import Transport, broker_name, broker_url, kind_of, open_transport
-
-_AMQP_PORT: Final = 5672
+from redrive.transports import Transport, broker_name, broker_url, configured_url, kind_of, open_transport
 
 
 class BrokerChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +75,7 @@ class FoundBroker(msgspec.Struct, frozen=True, kw_only=True):
 def choose_broker(settings: Settings, registered: Brokers, given: str | None) -> BrokerChoice:
     """The broker that `--broker NAME|URL` names; without it the broker of the settings."""
     configured = broker_name(settings)
-    url = settings.broker.url or f"amqp://127.0.0.1:{settings.serve.broker_port or _AMQP_PORT}"
+    url = configured_url(settings)
     if given is not None and is_reference(given):
         given = broker_url(given)
     if given is None:

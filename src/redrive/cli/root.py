@@ -35,6 +35,7 @@ _COMMANDS: Final = {
     "operations": ("redrive.cli.replay:operations", "List replays and what became of their letters."),
     "priority": ("redrive.cli.changing:priority", "Set the priority of letters."),
     "provision": ("redrive.cli.provision", "Make queues, exchanges and bindings."),
+    "publish": ("redrive.cli.publish", "Publish a message and wait until the broker confirms it."),
     "replay": ("redrive.cli.replay", "Send dead letters back."),
     "resolve": ("redrive.cli.changing:resolve", "Confirm that unconfirmed letters were processed."),
     "set-broker": ("redrive.cli.brokers:set_broker", "Assign letters to a broker."),
