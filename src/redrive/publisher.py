@@ -9,7 +9,7 @@ import msgspec
 from redrive.letters import Headers, HeaderValue, Message
 from redrive.letters.redrive import for_handlers
 from redrive.settings import load
-from redrive.transports import Publication, Target, configured_url, open_transport
+from redrive.transports import Publication, Target, configured_url, kind_of, open_transport
 
 _BATCH_SIZE: Final = 500
 _JSON: Final = "application/json"
@@ -24,9 +24,9 @@ async def publish(
 ) -> None:
     """Publish one message to a queue or topic; return when the broker has confirmed it.
 
-    `body`: bytes are sent as they are, a string is sent as UTF-8, anything else as JSON. `broker` is a URL; default: the
-    broker of the settings, or the broker on this machine. Each call opens a connection: to publish many messages from a
-    running app, use `App.publish`. Raises `TransportError` if the message was not confirmed.
+    `body`: bytes are sent as they are, a string is sent as UTF-8, anything else as JSON. `broker` is a URL; default:
+    the broker of the settings, or the broker on this machine. Each call opens a connection: to publish many messages
+    from a running app, use `App.publish`. Raises `TransportError` if the message was not confirmed.
     """
     url = broker or configured_url(load(None, os.environ))
     await publish_all(url, Target(name=target), [make_message(body, headers)])
@@ -44,6 +44,9 @@ def make_message(body: Any, headers: Mapping[str, HeaderValue] | None = None) ->
 
 async def publish_all(url: str, target: Target, messages: Sequence[Message]) -> None:
     """Publish messages over one connection; the first error of a message is raised."""
+    if kind_of(url) == "rabbitmq":  # else the transport sends it as persistent and notes that it was not
+        persistent = Headers({"delivery_mode": 2})
+        messages = [msgspec.structs.replace(message, properties=persistent) for message in messages]
     async with open_transport(url) as transport:
         for start in range(0, len(messages), _BATCH_SIZE):
             batch = [Publication(message, target) for message in messages[start : start + _BATCH_SIZE]]

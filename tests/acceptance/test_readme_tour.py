@@ -140,6 +140,8 @@ def test_the_five_minutes_of_the_readme(terminal: Terminal) -> None:
     until(lambda: "order 2: 1000.00" in consumed.read_text(), consumed.read_text)
 
     def states() -> list[str]:
-        return sorted(each["state"] for each in json.loads(terminal.run("list", "--json"))["letters"])
+        return sorted(
+            each["state"] for each in json.loads(terminal.run("list", "--all", "--json"))["letters"]
+        )
 
     until(lambda: states() == ["dlq_archived", "dlq_resolved"], lambda: str(states()))

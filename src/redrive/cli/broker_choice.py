@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from redrive.cli.letters import counted, heads_of
+from redrive.cli.selection import heads_of, pluralise
 from redrive.clock import SystemClock
 from redrive.errors import BrokerConflictError, SettingsError, TransportError, use_instead
 from redrive.letters import LetterHead
@@ -171,7 +171,7 @@ def describe_brokers(counts: Mapping[str, int], registered: Brokers) -> str:
     """Names, addresses and numbers of letters, the most letters first."""
     described = []
     for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        number = f", {counted(count)}" if len(counts) > 1 else ""
+        number = f", {pluralise(count)}" if len(counts) > 1 else ""
         if name.startswith(UNNAMED):
             described.append(f"a broker that is not recorded ({name}{number})")
         else:
@@ -187,7 +187,7 @@ def _known(transport: Transport) -> KnownBroker:
 def _advice(others: Mapping[str, int]) -> str:
     """What to do about letters of other brokers."""
     unnamed = sorted(name for name in others if name.startswith(UNNAMED))
-    advice = [f"name their broker with: redrive set-broker NAME --where broker:{name}" for name in unnamed]
+    advice = [f"name their broker with: redrive set-broker NAME broker:{name}" for name in unnamed]
     if len(unnamed) < len(others):
         advice.append(
             "pass the URL of their broker with --broker, or assign them to another one with redrive set-broker"

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import click
 import msgspec
 
-from redrive.cli.output import as_json
+from redrive.cli.output import to_json
 from redrive.errors import SettingsError, on_one_line, use_instead
 from redrive.letters import Message
 from redrive.publisher import make_message, publish_all
@@ -42,9 +42,9 @@ _MAX_COUNT = 1_000_000
     metavar="NAME|URL",
     help="The broker; default: the broker of the settings, or the broker on this machine.",
 )
-@click.option("--json", "for_programs", is_flag=True, help="Print the result as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_obj
-def command(path: Path | None, /, words: tuple[str, ...], for_programs: bool, **given: Any) -> None:  # noqa: FBT001
+def command(path: Path | None, /, words: tuple[str, ...], as_json: bool, **given: Any) -> None:  # noqa: FBT001
     """Publish a message and wait until the broker confirms it.
 
     \b
@@ -65,8 +65,8 @@ def command(path: Path | None, /, words: tuple[str, ...], for_programs: bool, **
     count: int = given["count"]
     asyncio.run(publish_all(url, target, [message] * count))
     name = target.name or target.exchange or ""
-    if for_programs:
-        click.echo(as_json({"target": name, "routing_key": target.routing_key, "published": count}))
+    if as_json:
+        click.echo(to_json({"target": name, "routing_key": target.routing_key, "published": count}))
     else:
         click.echo(on_one_line(f"published {count} message{'s' if count != 1 else ''} to {name}"))
 

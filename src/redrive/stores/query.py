@@ -63,7 +63,7 @@ _TEXT, _NUMBER, _TIME, _FLAG = FieldKind.TEXT, FieldKind.NUMBER, FieldKind.TIME,
 FIELDS: Final[Mapping[str, Field]] = MappingProxyType(
     {
         "id": Field("id", _TEXT, "the letter's id"),
-        "state": Field("state", _TEXT, "with or without dlq_", tuple(State)),
+        "state": Field("state", _TEXT, "pending, processing, manual, resolved, failed or archived", tuple(State)),
         "source": Field("source", _TEXT, "queue or topic it was consumed from"),
         "broker": Field("broker", _TEXT, "name of the broker it belongs to"),
         "consumer_group": Field("consumer_group", _TEXT, "consumer group that gave it up"),
@@ -352,7 +352,8 @@ def _value(name: str, field: Field, text: str, now: datetime) -> Value:
     if field.choices:
         value = _prefix(name, text)
         if value not in field.choices:
-            raise QueryError(f"'{name}' is never '{text}'{use_instead(value, field.choices)}")
+            known = [choice.removeprefix("dlq_") for choice in field.choices]
+            raise QueryError(f"'{name}' is never '{text}'{use_instead(text, known)}")
         return value
     return text
 

@@ -294,10 +294,9 @@ class _Lane:
 
 def _describe_return(back: m.BasicReturn) -> str:
     if not back.exchange:  # the default exchange routes to the queue that the key names
-        return (
-            f"queue '{back.routing_key}' does not exist; redrive provision creates it, or start its consumer first"
-        )
-    return f"no queue is bound to the exchange '{back.exchange}' for the key '{back.routing_key}'; run redrive provision"
+        return f"queue '{back.routing_key}' does not exist; redrive provision creates it, or start its consumer first"
+    exchange, key = back.exchange, back.routing_key
+    return f"no queue is bound to the exchange '{exchange}' for the key '{key}'; run redrive provision"
 
 
 class UnroutableError(PublishError):
