@@ -50,7 +50,7 @@ def test_an_incident_of_a_running_server_is_seen_and_acknowledged(tmp_path: Path
     shop = Shop(tmp_path)
     with serving(tmp_path, settings=QUICK) as server:
         at = ("--server", server.http)
-        assert shop.ok("alerts", *at) == "no incident is open\n"
+        assert shop.ok("alerts", *at) == "no open incidents\n"
         # When a message dies
         with channel(server.broker) as amqp:
             amqp.basic_publish("", "orders.dlq", b"17", pika.BasicProperties(delivery_mode=2))
@@ -128,7 +128,7 @@ async def test_a_test_alert_arrives_everywhere_and_is_marked_as_one(shop: Shop) 
     ]
     assert "secret-path" not in done.stdout
     (mail,), (body,) = box.mails, hook.bodies
-    assert mail["Subject"].startswith("[RAISED] WARNING: TEST: this is a test alert of redrive.")
+    assert mail["Subject"].startswith("[RAISED] WARNING: TEST: this is a test alert from redrive.")
     assert "TEST: this is a test alert" in json.dumps(body)
 
 

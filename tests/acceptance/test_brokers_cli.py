@@ -277,7 +277,7 @@ def test_broker_name_is_released_when_no_server_serves_it(shop: Shop) -> None:
         "broker 'events' is served by host/1; stop that server first"
     )
     registered(shop, served=timedelta(0), events=EVENTS)
-    assert "add --yes" in shop.fails(2, "brokers", "forget", "events")
+    assert "pass --yes" in shop.fails(2, "brokers", "forget", "events")
     said = shop.ok("brokers", "forget", "events", "--yes").splitlines()
     assert said[0] == ("broker name 'events' released; it belonged to kafka at kafka://k1:9092, cluster k-1")
     assert said[1].startswith("1 open letter still carries the name")

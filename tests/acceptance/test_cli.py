@@ -320,7 +320,7 @@ def test_a_store_is_checked_and_counted(redrive: Run, store: Path) -> None:
     done = redrive("store", "check")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("sqlite:redrive.db: no damage found, 3 letters\n")
-    assert re.search(r"^  dlq_pending +2$", done.stdout, re.MULTILINE)
+    assert re.search(r"^  pending +2$", done.stdout, re.MULTILINE)
     answer = json.loads(redrive("store", "check", "--json").stdout)
     assert answer == {
         "url": "sqlite:redrive.db",

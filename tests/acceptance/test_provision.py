@@ -253,7 +253,7 @@ def test_the_command_applies_the_plan_and_has_nothing_to_do_the_second_time(
     words = ("provision", "--source", "orders", *place(world), "--apply", "--yes")
     first = redrive(*words)
     assert (first.returncode, first.stderr) == (0, "")
-    assert first.stdout.endswith(f"made {ALL}\n")
+    assert first.stdout.endswith(f"created {ALL}\n")
     second = redrive(*words)
     assert (second.returncode, second.stdout.splitlines()[-1]) == (0, "nothing to create")
     assert f"0 to create, 0 different, {ALL} present" in second.stdout
@@ -284,7 +284,7 @@ def test_what_cannot_be_mended_by_making_is_told_and_is_no_success(world: World,
     assert "~ queue    orders\n    type is classic, wanted is quorum\n" in shown.stdout
     applied = redrive(*words, "--apply", "--yes")
     assert applied.returncode == 1
-    assert f"made {ALL - 1}" in applied.stdout
+    assert f"created {ALL - 1}" in applied.stdout
     assert applied.stderr == "redrive: 1 existing object different from the plan, not changed\n"
 
 
@@ -308,7 +308,7 @@ def test_somebody_is_asked_before_anything_is_made(
         os.close(terminal)
     assert done.returncode == code
     assert f"create {ALL} objects? [y/N]: " in done.stderr
-    assert ("redrive: nothing was changed" in done.stderr) == (code == 1)
+    assert ("redrive: cancelled; nothing was changed" in done.stderr) == (code == 1)
     assert len(world.furniture()["queues"]) == queues
 
 
@@ -356,7 +356,7 @@ def test_sources_come_from_an_application_or_from_the_settings(
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
-        ([], 2, "no source: name an application as MODULE:APP"),
+        ([], 2, "no source: pass MODULE:APP"),
         (
             ["--source", "a", "--broker", "http://x"],
             2,

@@ -203,7 +203,7 @@ def test_the_command_applies_the_plan_and_has_nothing_to_do_the_second_time(
     words = ("provision", "--source", world.orders.name, "--broker", world.at.url, "--apply", "--yes")
     first = redrive(*words)
     assert (first.returncode, first.stderr) == (0, "")
-    assert first.stdout.endswith(f"made {ALL}\n")
+    assert first.stdout.endswith(f"created {ALL}\n")
     second = redrive(*words)
     assert (second.returncode, second.stdout.splitlines()[-1]) == (0, "nothing to create")
 

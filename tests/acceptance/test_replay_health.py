@@ -131,7 +131,7 @@ def test_edited_copy_at_the_limit_of_redrives_waits_for_a_person_who_replays_it(
     told = shop.ok("edit", a_letter().id, "--set-header", "x-fixed=yes", "--yes")
     (copy,) = shop.json("list", "state:manual")["letters"]
     assert (
-        "1 letter at the limit of redrives (recover.max_redrives): state manual, workers do not send" in told
+        "1 letter at the limit of redrives (recover.max_redrives): state manual, not sent by workers" in told
     )
     assert f"send with: redrive replay {copy['id']}" in told
     answer = shop.json("replay", copy["id"], "--broker", url, "--yes")

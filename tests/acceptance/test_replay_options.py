@@ -270,7 +270,7 @@ def test_a_replay_stops_when_as_many_die_again_as_were_named(shop: Shop, tmp_pat
         assert "5 sent of 10, oldest first (2 of 5 died again)" in said
         (operation,) = shop.json("operations", "--server", server.http)
         assert operation["state"] == "stopped"
-        assert f"go on with: redrive replay --resume {operation['id']}" in said
+        assert f"continue with: redrive replay --resume {operation['id']}" in said
         left = _on(server, lambda store: store.load([letter.id for letter in listed[5:]]))
         assert {(letter.state, letter.dlq_retry_count) for letter in left} == {(State.PENDING, 0)}
 
@@ -298,7 +298,7 @@ def test_on_a_server_letters_are_sent_back_and_its_operations_told(shop: Shop, t
         assert (listed["id"], listed["by"], listed["state"]) == (answer["id"], "anna", "done")
         items = shop.json("operations", answer["id"], *there)["items"]
         assert [item["outcome"] for item in items] == ["sent"] * 3
-        assert "is done already" in shop.fails(1, "operations", answer["id"], "--cancel", *there)
+        assert "is already done" in shop.fails(1, "operations", answer["id"], "--cancel", *there)
         resumed = shop.json("replay", "--resume", answer["id"], "--broker", server.broker, *there)
         assert resumed["outcomes"] == {"sent": 3}
         with channel(server.broker) as amqp:

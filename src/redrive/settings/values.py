@@ -15,7 +15,7 @@ import msgspec
 from redrive.errors import SettingsError
 from redrive.letters import Kind
 from redrive.letters.convention import Convention
-from redrive.letters.redact import Redactor
+from redrive.letters.redact import Redactor, check_redaction
 from redrive.rules import Backoff, Classifier, Exponential, Rule, Strategy, StrategyOptions
 
 
@@ -284,7 +284,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError("consume.flood_longest: wants a duration not shorter than flood_pause")
         if self.health.max_write_age <= self.health.write_interval:
             raise SettingsError("health.max_write_age must be longer than health.write_interval")
-        self.redactor()  # what they cannot be made of is refused here, not at the first dead letter
+        redact = self.redact
+        check_redaction(redact.mode, redact.extra, redact.terms, redact.keep, redact.off)
         self.strategy_options()
 
     def classifier(self) -> Classifier:
