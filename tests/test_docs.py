@@ -18,6 +18,7 @@ from redrive.stores import base
 from redrive.stores.query import FIELDS, SORTABLE
 from redrive.testing.store_suite import StoreSuite
 from redrive.watch.alerts.rules import MEASURES, RULES, AlertRule, number
+from scripts import cli_reference
 from tests.services import FAMILIES, Server
 
 ROOT = Path(__file__).parents[1]
@@ -137,6 +138,16 @@ def test_every_command_and_each_of_its_options_is_documented(words: str, command
         for option in parameter.opts:
             if option.startswith("--"):
                 assert option in own[0], f"docs/reference/cli.md does not tell of {option} under '{words}'"
+
+
+def test_help_texts_and_default_settings_of_the_cli_reference_are_current() -> None:
+    text = text_of("cli.md")
+    assert text == cli_reference.updated(text), "run: python scripts/cli_reference.py"
+
+
+@pytest.mark.parametrize("words", [words for words, _ in commands()])
+def test_cli_reference_has_the_help_of_every_command(words: str) -> None:
+    assert f"<!-- help: {words} -->" in text_of("cli.md")
 
 
 def test_every_exit_code_is_documented() -> None:

@@ -22,10 +22,11 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from redrive import errors
-from redrive.cli.letters import plain
-from redrive.cli.output import as_toml
+from redrive.cli.letter_table import plain
+from redrive.cli.output import to_toml
+from redrive.cli.selection import select
 from redrive.cli.show import as_data
-from redrive.cli.stats import figures as stats_of
+from redrive.cli.stats import count_letters
 from redrive.formats import own
 from redrive.letters import LetterState
 from redrive.rules.decide import Reason
@@ -237,7 +238,7 @@ async def json_fields() -> Names:
     return {
         "list": sorted(flat({"letters": plain(page.heads), "cursor": None, "count": 1})),
         "show": sorted(flat(shown)),
-        "stats": sorted(await stats_of(store, Query())),
+        "stats": sorted(await count_letters(store, select(()), with_closed=True)),
     }
 
 
@@ -272,11 +273,11 @@ def as_lines(section: str, names: Names) -> Iterator[str]:
     """A section of the file: one text per line, so that a change is one line of a diff."""
     yield f"[{section}]"
     for key, value in names.items():
-        shown = key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else as_toml(key)
+        shown = key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else to_toml(key)
         if isinstance(value, list) and value and not section.startswith("metrics"):
-            yield from (f"{shown} = [", *(f"    {as_toml(each)}," for each in value), "]")
+            yield from (f"{shown} = [", *(f"    {to_toml(each)}," for each in value), "]")
         else:
-            yield f"{shown} = {as_toml(value)}"
+            yield f"{shown} = {to_toml(value)}"
 
 
 def write() -> None:

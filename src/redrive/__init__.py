@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from redrive.letters.event import DeadLettered
     from redrive.letters.redact import Redactor
+    from redrive.publisher import publish
     from redrive.rules import (
         Classification,
         Classifier,
@@ -58,6 +59,7 @@ _ROOMS = {
     ),
     "redrive.letters.event": ("DeadLettered",),
     "redrive.letters.redact": ("Redactor",),
+    "redrive.publisher": ("publish",),
     "redrive.rules": (
         "Classification", "Classifier", "DelayList", "Exponential", "Fixed", "Rule", "decide",
         "failure_from_error",
@@ -77,7 +79,7 @@ __all__ = [
     "Fixed", "Headers", "LetterHead", "LetterState", "Message", "Note", "Origin", "Park", "Publication",
     "Query", "Redactor", "RedriveAttempt", "RedriveError", "Resolve", "Retry", "Rule", "Settings",
     "Settlement", "Store", "StoreOptions", "SystemClock", "Target", "TypedValue", "Unclaim", "__version__",
-    "decide", "failure_from_error", "open_store", "open_transport", "parse_query",
+    "decide", "failure_from_error", "open_store", "open_transport", "parse_query", "publish",
 ]  # fmt: skip
 
 

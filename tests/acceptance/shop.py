@@ -77,7 +77,9 @@ class Shop:
 
     def states(self) -> dict[str, int]:
         return {
-            name.removeprefix("dlq_"): count for name, count in self.json("stats")["state"].items() if count
+            name.removeprefix("dlq_"): count
+            for name, count in self.json("stats", "--all")["state"].items()
+            if count
         }
 
 

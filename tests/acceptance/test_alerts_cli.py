@@ -50,7 +50,7 @@ def test_an_incident_of_a_running_server_is_seen_and_acknowledged(tmp_path: Path
     shop = Shop(tmp_path)
     with serving(tmp_path, settings=QUICK) as server:
         at = ("--server", server.http)
-        assert shop.ok("alerts", *at) == "no incident is open\n"
+        assert shop.ok("alerts", *at) == "no open incidents\n"
         # When a message dies
         with channel(server.broker) as amqp:
             amqp.basic_publish("", "orders.dlq", b"17", pika.BasicProperties(delivery_mode=2))
@@ -122,10 +122,13 @@ async def test_a_test_alert_arrives_everywhere_and_is_marked_as_one(shop: Shop) 
     assert (done.returncode, done.stderr) == (0, "")
     title, *rows = done.stdout.splitlines()
     assert title.split() == ["notifier", "kind", "seconds", "result"]
-    assert [(row.split()[0], row.split()[3:]) for row in rows] == [("mail", ["taken"]), ("chat", ["taken"])]
+    assert [(row.split()[0], row.split()[3:]) for row in rows] == [
+        ("mail", ["accepted"]),
+        ("chat", ["accepted"]),
+    ]
     assert "secret-path" not in done.stdout
     (mail,), (body,) = box.mails, hook.bodies
-    assert mail["Subject"].startswith("[RAISED] WARNING: TEST: this is a test alert of redrive.")
+    assert mail["Subject"].startswith("[RAISED] WARNING: TEST: this is a test alert from redrive.")
     assert "TEST: this is a test alert" in json.dumps(body)
 
 
@@ -135,7 +138,7 @@ async def test_those_who_do_not_take_it_are_named_and_nobody_is_asked_twice(shop
         settings = by_mail(port) + notifier("chat", "slack", url=f"{address}/T0/secret-path")
         done = await run(shop, settings, "test", "--json")
         only = await run(shop, settings, "test", "mail", "mail", "--json")
-    assert (done.returncode, done.stderr) == (1, "redrive: 1 of 2 notifiers did not take the test alert\n")
+    assert (done.returncode, done.stderr) == (1, "redrive: 1 of 2 notifiers did not accept the test alert\n")
     mail, chat = json.loads(done.stdout)
     assert (mail["name"], mail["kind"], mail["taken"], mail["error"]) == ("mail", "mail", True, None)
     assert (chat["name"], chat["taken"]) == ("chat", False)

@@ -256,7 +256,7 @@ def test_right_settings_are_said_to_be_right(redrive: Run, tmp_path: Path) -> No
     (tmp_path / "redrive.toml").write_text(rule, "utf-8")
     done = redrive("config", "check")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "settings are right: store sqlite:redrive.db, 1 rule of your own\n"
+    assert done.stdout == "configuration OK (store: sqlite:redrive.db, 1 custom rule)\n"
     assert not (tmp_path / "redrive.db").exists(), "looking at settings opens no store"
 
 
@@ -326,8 +326,8 @@ def store(tmp_path: Path) -> Path:
 def test_a_store_is_checked_and_counted(redrive: Run, store: Path) -> None:
     done = redrive("store", "check")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("sqlite:redrive.db is whole: 3 letters\n")
-    assert re.search(r"^  dlq_pending +2$", done.stdout, re.MULTILINE)
+    assert done.stdout.startswith("sqlite:redrive.db: no damage found, 3 letters\n")
+    assert re.search(r"^  pending +2$", done.stdout, re.MULTILINE)
     answer = json.loads(redrive("store", "check", "--json").stdout)
     assert answer == {
         "url": "sqlite:redrive.db",
@@ -351,7 +351,7 @@ def test_sqlites_name_for_a_database_in_memory_is_refused(redrive: Run) -> None:
 
 def test_a_store_in_memory_is_whole(redrive: Run, tmp_path: Path) -> None:
     done = redrive("store", "check", env={"REDRIVE_STORE_URL": "memory:"})
-    assert done.stdout.startswith("memory: is whole: 0 letters\n")
+    assert done.stdout.startswith("memory:: no damage found, 0 letters\n")
     assert list(tmp_path.iterdir()) == []
 
 

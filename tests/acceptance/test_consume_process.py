@@ -19,6 +19,7 @@ import pika
 import pytest
 
 from redrive import __file__ as package
+from tests.acceptance.serving import redrive
 from tests.services import RabbitMQ
 from tests.services.server import free_ports
 
@@ -189,7 +190,7 @@ def test_a_hang_up_starts_it_anew_with_the_code_as_it_is_now(
     consuming.until_seen("saw 1")
     write_shop(tmp_path, embedded.amqp_url, word="now sees")
     consuming.process.send_signal(signal.SIGHUP)
-    consuming.until_it_says("starts anew")
+    consuming.until_it_says("redrive consume: restarting")
     send(embedded.amqp_url, b"2")
     consuming.until_seen("now sees 2")
     assert consuming.end() == 0
@@ -216,7 +217,7 @@ def test_with_reload_a_changed_file_starts_it_anew(
     send(embedded.amqp_url, b"1")
     consuming.until_seen("saw 1")
     write_shop(tmp_path, embedded.amqp_url, word="reloaded, sees")
-    consuming.until_it_says("starts anew")
+    consuming.until_it_says("redrive consume: restarting")
     send(embedded.amqp_url, b"2")
     consuming.until_seen("reloaded, sees 2")
     assert consuming.end() == 0
@@ -252,8 +253,6 @@ def test_metrics_and_logs_tell_of_a_dead_letter_and_of_nothing_secret(
         ("", "module 'shop' has no 'app'", 2),
         ("from redrive import App\nApp_ = ap = App('memory:')\n", "did you mean 'ap'", 2),
         ("app = 7\n", "'shop:app' is a int, not an App", 2),
-        ("import nowhere_to_be_found\n", "needs 'nowhere_to_be_found', which is not installed", 2),
-        ("1 / 0\n", "cannot be imported: ZeroDivisionError", 2),
         ("from redrive import App\napp = App('memory:')\n", "there is nothing to consume", 2),
         (
             "from redrive import App\napp = App('amqpp://x')\n@app.consume('q')\ndef f(b: bytes): ...\n",
@@ -279,3 +278,24 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, source: str, says: st
     for stream in (consuming.process.stdout, consuming.process.stderr):
         assert stream is not None
         stream.close()
+
+
+@pytest.mark.parametrize(
+    ("source", "says", "line"),
+    [
+        ("\nimport nowhere_to_be_found\n", "needs 'nowhere_to_be_found', which is not installed", 2),
+        ("def fail():\n    1 / 0\n\nfail()\n", "cannot be imported: ZeroDivisionError", 2),
+        ("x = 1\nif x\n", "cannot be imported: SyntaxError", 2),
+    ],
+)
+def test_import_error_has_file_line_and_traceback(tmp_path: Path, source: str, says: str, line: int) -> None:
+    (tmp_path / "shop.py").write_text(source)
+    done = redrive(tmp_path, "consume", "shop")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    *trace, last = done.stderr.splitlines()
+    assert re.fullmatch(
+        rf"redrive: .*{re.escape(says)}.*\({re.escape(str(tmp_path / 'shop.py'))}, line {line}\)", last
+    )
+    assert not [row for row in trace if "importlib" in row or "/redrive/" in row]
+    assert any("shop.py" in row for row in trace)

@@ -81,7 +81,7 @@ async def test_failed_deliveries_are_delayed_by_the_broker_or_the_option_is_refu
     assert max(waits) < 5
     await world.until_depth("orders", 0)
     code, said = provision(redrive, world, "--delayed-retry", "400ms..600ms")
-    assert "0 to make, 0 otherwise than wanted, 15 as wanted" in said
+    assert "0 to create, 0 different, 15 present" in said
 
 
 async def test_queue_that_exists_gets_delayed_retry_by_the_policy_that_the_plan_shows(
@@ -92,10 +92,10 @@ async def test_queue_that_exists_gets_delayed_retry_by_the_policy_that_the_plan_
     provision(redrive, world, "--apply", "--yes")
     _, said = provision(redrive, world, "--delayed-retry", "1s")
     assert "delayed-retry-type is unset, wanted is failed" in said
-    [command] = re.findall(r"mend: (curl .*)", said)
+    [command] = re.findall(r"fix: (curl .*)", said)
     _run_curl(world, command)
     _, said = provision(redrive, world, "--delayed-retry", "1s")
-    assert "0 otherwise than wanted, 15 as wanted" in said
+    assert "0 different, 15 present" in said
 
 
 @pytest.mark.parametrize("value", ["soon", "0s", "5m..10s", "10s..", "1s..99d", "10s..5m..1h"])

@@ -132,8 +132,8 @@ def test_a_person_can_send_back_what_was_parked_while_the_shop_is_open(tmp_path:
         names = [demo.until_it_says("expired → parked").split(" ", 1)[1].partition(":")[0] for _ in range(2)]
 
         # When somebody sends them back, by the addresses that were shown
-        where = words[words.index("--server") : words.index("--where")]
-        sent = redrive(tmp_path, "replay", *where, "--where", "kind:expired", "--yes", "--force", "--json")
+        where = words[words.index("--server") : words.index("state:manual")]
+        sent = redrive(tmp_path, "replay", *where, "kind:expired", "--yes", "--force", "--json")
 
         # Then they are delivered (at once, or when there is room in the queue), and the view tells it
         assert sent.returncode == 0, sent.stderr

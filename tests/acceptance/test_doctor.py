@@ -460,7 +460,7 @@ def test_a_healthy_broker_is_told_in_one_line(world: World, redrive: Run) -> Non
     assert redrive("provision", *place(world), "--apply", "--yes").returncode == 0
     done = redrive("doctor", *place(world))
     assert (done.returncode, done.stderr) == (0, "")
-    assert re.fullmatch(r"1 source on amqp://127\.0\.0\.1:\d+/\S+: no fault found\n", done.stdout)
+    assert re.fullmatch(r"1 source on amqp://127\.0\.0\.1:\d+/\S+: no problems found\n", done.stdout)
 
 
 def test_faults_are_told_with_loss_and_mending_and_an_exit_code(world: World, redrive: Run) -> None:
@@ -471,8 +471,8 @@ def test_faults_are_told_with_loss_and_mending_and_an_exit_code(world: World, re
     assert (
         "error: the dead-letter queue 'orders.dlq' of 'orders' does not exist  [dlq-missing]\n" in done.stdout
     )
-    assert "\n    lost: " in done.stdout
-    assert f"\n    mend: {PROVISION}\n" in done.stdout
+    assert "\n    impact: " in done.stdout
+    assert f"\n    fix: {PROVISION}\n" in done.stdout
 
 
 def test_programs_get_findings_as_json(world: World, redrive: Run) -> None:
@@ -511,5 +511,5 @@ def test_a_management_api_that_is_only_guessed_may_be_missing(world: World, redr
     assert redrive("provision", *place(world), "--apply", "--yes").returncode == 0
     done = redrive("doctor", "--source", "orders", "--broker", world.at.amqp_url)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "could not see: types, durability and arguments of what exists; bindings; " in done.stdout
+    assert "not checked: types, durability and arguments of what exists; bindings; " in done.stdout
     assert "because the management API at http://127.0.0.1:15672 " in done.stdout

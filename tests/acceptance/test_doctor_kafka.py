@@ -240,8 +240,8 @@ def test_the_command_tells_fault_loss_and_mending(world: KafkaWorld, redrive: Co
     assert done.returncode == 1
     assert (
         f"error: the topic of dead letters '{world.orders.dlq}' of '{world.orders.name}' does not exist  "
-        "[dlq-missing]\n    lost: No dead letter can be written: consuming stands still at the first record that "
-        "fails.\n    mend: redrive provision --apply\n"
+        "[dlq-missing]\n    impact: No dead letter can be written: consuming stands still at the first record that "
+        "fails.\n    fix: redrive provision --apply\n"
     ) in done.stdout
     assert done.stderr == f"redrive: 1 source on {world.at.url}: 1 error, 1 warning\n"
 
@@ -253,7 +253,7 @@ def test_a_healthy_broker_is_exit_code_0_and_programs_get_json(
     assert redrive("provision", *place, "--apply", "--yes").returncode == 0
     done = redrive("doctor", *place)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.endswith(f"1 source on {world.at.url}: no fault found\n")
+    assert done.stdout.endswith(f"1 source on {world.at.url}: no problems found\n")
     told = json.loads(redrive("doctor", *place, "--json").stdout)
     assert (told["broker"], told["healthy"], told["unseen"]) == (world.at.url, True, [])
     assert {finding["rule"] for finding in told["findings"]} == {"one-copy"}

@@ -242,8 +242,8 @@ def test_the_command_shows_the_plan_and_changes_nothing(world: World, redrive: R
     lines = done.stdout.splitlines()
     assert "+ exchange orders.dlx  (fanout)" in lines
     assert "+ queue    orders  (quorum, x-dead-letter-exchange=orders.dlx, x-delivery-limit=20)" in lines
-    assert f"{ALL} to make, 0 otherwise than wanted, 0 as wanted" in lines
-    assert lines[-1] == "nothing was changed; add --apply to make what is missing"
+    assert f"{ALL} to create, 0 different, 0 present" in lines
+    assert lines[-1] == "nothing was changed; pass --apply to create what is missing"
     assert world.furniture()["queues"] == []
 
 
@@ -253,10 +253,10 @@ def test_the_command_applies_the_plan_and_has_nothing_to_do_the_second_time(
     words = ("provision", "--source", "orders", *place(world), "--apply", "--yes")
     first = redrive(*words)
     assert (first.returncode, first.stderr) == (0, "")
-    assert first.stdout.endswith(f"made {ALL}\n")
+    assert first.stdout.endswith(f"created {ALL}\n")
     second = redrive(*words)
-    assert (second.returncode, second.stdout.splitlines()[-1]) == (0, "nothing to make")
-    assert f"0 to make, 0 otherwise than wanted, {ALL} as wanted" in second.stdout
+    assert (second.returncode, second.stdout.splitlines()[-1]) == (0, "nothing to create")
+    assert f"0 to create, 0 different, {ALL} present" in second.stdout
 
 
 def test_programs_get_plan_and_steps_as_json(world: World, redrive: Run) -> None:
@@ -284,14 +284,14 @@ def test_what_cannot_be_mended_by_making_is_told_and_is_no_success(world: World,
     assert "~ queue    orders\n    type is classic, wanted is quorum\n" in shown.stdout
     applied = redrive(*words, "--apply", "--yes")
     assert applied.returncode == 1
-    assert f"made {ALL - 1}" in applied.stdout
-    assert applied.stderr == "redrive: 1 of what is there is otherwise than wanted, and was left as it is\n"
+    assert f"created {ALL - 1}" in applied.stdout
+    assert applied.stderr == "redrive: 1 existing object different from the plan, not changed\n"
 
 
 def test_without_somebody_to_ask_apply_wants_yes(world: World, redrive: Run) -> None:
     done = redrive("provision", "--source", "orders", *place(world), "--apply")
     assert done.returncode == 2
-    assert done.stderr == "redrive: --apply asks first; add --yes where nobody can answer\n"
+    assert done.stderr == "redrive: confirmation required; pass --yes in non-interactive use\n"
     assert world.furniture()["queues"] == []
 
 
@@ -307,8 +307,8 @@ def test_somebody_is_asked_before_anything_is_made(
         os.close(person)
         os.close(terminal)
     assert done.returncode == code
-    assert f"Make these {ALL}? [y/N]: " in done.stderr
-    assert ("redrive: nothing was changed" in done.stderr) == (code == 1)
+    assert f"create {ALL} objects? [y/N]: " in done.stderr
+    assert ("redrive: cancelled; nothing was changed" in done.stderr) == (code == 1)
     assert len(world.furniture()["queues"]) == queues
 
 
@@ -321,7 +321,7 @@ def test_a_step_that_fails_stops_the_rest(world: World, redrive: Run) -> None:
     assert done.returncode == 4
     assert "made   exchange orders.dlx\nfailed queue orders.dlq\n" in done.stdout
     assert done.stderr.startswith("redrive: queue orders.dlq cannot be made: ACCESS_REFUSED")
-    assert done.stdout.endswith(f"stopped after 1 of {ALL}; what was made stays\n")
+    assert done.stdout.endswith(f"stopped after creating 1 of {ALL} objects\n")
     assert "secret" not in done.stdout + done.stderr
 
 
@@ -356,7 +356,7 @@ def test_sources_come_from_an_application_or_from_the_settings(
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
-        ([], 2, "no source: name an application as MODULE:APP"),
+        ([], 2, "no source: pass MODULE:APP"),
         (
             ["--source", "a", "--broker", "http://x"],
             2,

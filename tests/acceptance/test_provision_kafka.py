@@ -192,8 +192,8 @@ def test_the_command_shows_the_plan_and_changes_nothing(world: KafkaWorld, redri
         "retention.bytes=-1, unclean.leader.election.enable=false, min.insync.replicas=1, "
         f"max.message.bytes={DEFAULT_LARGEST + HEADROOM})"
     ) in lines
-    assert f"{ALL} to make, 0 otherwise than wanted, 0 as wanted" in lines
-    assert lines[-1] == "nothing was changed; add --apply to make what is missing"
+    assert f"{ALL} to create, 0 different, 0 present" in lines
+    assert lines[-1] == "nothing was changed; pass --apply to create what is missing"
     assert world.topics() == set()
 
 
@@ -203,9 +203,9 @@ def test_the_command_applies_the_plan_and_has_nothing_to_do_the_second_time(
     words = ("provision", "--source", world.orders.name, "--broker", world.at.url, "--apply", "--yes")
     first = redrive(*words)
     assert (first.returncode, first.stderr) == (0, "")
-    assert first.stdout.endswith(f"made {ALL}\n")
+    assert first.stdout.endswith(f"created {ALL}\n")
     second = redrive(*words)
-    assert (second.returncode, second.stdout.splitlines()[-1]) == (0, "nothing to make")
+    assert (second.returncode, second.stdout.splitlines()[-1]) == (0, "nothing to create")
 
 
 def test_programs_get_plan_and_steps_as_json(world: KafkaWorld, redrive: Run) -> None:
@@ -238,10 +238,10 @@ def test_what_cannot_be_mended_by_making_is_told_and_is_no_success(world: KafkaW
     shown = redrive(*words)
     assert shown.returncode == 0
     assert f"~ topic    {world.orders.dlq}\n    retention.ms is 604800000, wanted is -1\n" in shown.stdout
-    assert f"mend: kafka-configs.sh --bootstrap-server {world.at.bootstrap} --alter" in shown.stdout
+    assert f"fix: kafka-configs.sh --bootstrap-server {world.at.bootstrap} --alter" in shown.stdout
     applied = redrive(*words, "--apply", "--yes")
     assert applied.returncode == 1
-    assert applied.stderr == "redrive: 1 of what is there is otherwise than wanted, and was left as it is\n"
+    assert applied.stderr == "redrive: 1 existing object different from the plan, not changed\n"
 
 
 def test_sources_and_broker_come_from_the_settings(world: KafkaWorld, redrive: Run, tmp_path: Path) -> None:

@@ -75,36 +75,36 @@ def test_replay_of_a_few_letters_is_never_refused(shop: Shop, orders: Queue, url
     assert code == 0, said
     assert len(orders.got()) == 1
     warning = said.index("warning: orders: 0 consumers, at least 1, replay.min_consumers")
-    assert warning < said.index("send 1 letter, oldest first, back to broker")
+    assert warning < said.index("send 1 letter, oldest first, to broker")
 
 
 def test_replay_is_refused_before_the_question_and_force_overrides(
     shop: Shop, orders: Queue, url: str
 ) -> None:
     shop.add(*letters(12))
-    code, said = answered(shop, "replay", "--where", "source:orders", "--broker", url)
+    code, said = answered(shop, "replay", "source:orders", "--broker", url)
     assert code == 1
     assert said == (
         "redrive: replay aborted: health check failed "
         "(orders: 0 consumers, at least 1, replay.min_consumers); use --force to override\n"
     )
     assert shop.json("operations") == []
-    assert shop.json("replay", "--where", "source:orders", "--broker", url, "--yes", "--force")["total"] == 12
+    assert shop.json("replay", "source:orders", "--broker", url, "--yes", "--force")["total"] == 12
     # Now twelve messages wait, and something consumes them without acknowledging
     shop.add(*letters(12, prefix="more"))
     orders.channel.basic_qos(prefetch_count=1)
     orders.channel.basic_consume("orders", lambda *_delivery: None)
     deep = {"REDRIVE_REPLAY_MAX_DEPTH": "5"}
-    refused = shop.fails(1, "replay", "--where", "state:pending", "--broker", url, "--yes", env=deep)
+    refused = shop.fails(1, "replay", "state:pending", "--broker", url, "--yes", env=deep)
     assert refused.startswith("replay aborted: health check failed (orders: 11 messages waiting, limit 5, ")
-    answer = shop.json("replay", "--where", "state:pending", "--broker", url, "--yes")
+    answer = shop.json("replay", "state:pending", "--broker", url, "--yes")
     assert answer["outcomes"] == {"sent": 12}
     assert (answer["order"], answer["not_sent"]) == ("oldest", [])
 
 
 def test_edit_with_replay_is_refused_before_anything_is_edited(shop: Shop, orders: Queue, url: str) -> None:
     shop.add(*letters(12))
-    words = ("edit", "--where", "source:orders", "--set-header", "x-fixed=yes", "--replay", "--broker", url)
+    words = ("edit", "source:orders", "--set-header", "x-fixed=yes", "--replay", "--broker", url)
     refused = shop.fails(1, *words, "--yes", "--json")
     assert refused.startswith("nothing was edited or sent: health check failed (orders: 0 consumers, ")
     assert shop.states() == {"pending": 12}
@@ -131,7 +131,7 @@ def test_edited_copy_at_the_limit_of_redrives_waits_for_a_person_who_replays_it(
     told = shop.ok("edit", a_letter().id, "--set-header", "x-fixed=yes", "--yes")
     (copy,) = shop.json("list", "state:manual")["letters"]
     assert (
-        "1 letter at the limit of redrives (recover.max_redrives): state manual, workers do not send" in told
+        "1 letter at the limit of redrives (recover.max_redrives): state manual, not sent by workers" in told
     )
     assert f"send with: redrive replay {copy['id']}" in told
     answer = shop.json("replay", copy["id"], "--broker", url, "--yes")

@@ -69,14 +69,14 @@ def test_through_the_exchange_everybody_bound_to_it_gets_the_letters(
     audit.channel.queue_bind("audit", "shop", "#")
     shop.add(*letters(3))
     # When they are sent through it
-    answer = shop.json(*sending(url, "--where", "source:orders", "--broadcast"))
+    answer = shop.json(*sending(url, "source:orders", "--broadcast"))
     # Then both have them, and without the option only the queue in which they died has
     assert answer["outcomes"] == {"sent": 3}
     ids = {headers["redrive-id"] for headers, _ in orders.got()}
     assert len(ids) == 3
     assert {headers["redrive-id"] for headers, _ in audit.got()} == ids
     shop.add(a_letter("orders/late"))
-    shop.json(*sending(url, "--where", "state:pending"))
+    shop.json(*sending(url, "state:pending"))
     assert (len(orders.got()), len(audit.got())) == (1, 0)
     audit.connection.close()
 
@@ -85,7 +85,7 @@ def test_a_letter_that_came_through_no_exchange_goes_to_its_queue(
     shop: Shop, orders: Queue, url: str
 ) -> None:
     shop.add(a_letter(origin=Origin(transport="rabbitmq", source="orders")))
-    shop.json(*sending(url, "--where", "source:orders", "--broadcast"))
+    shop.json(*sending(url, "source:orders", "--broadcast"))
     assert len(orders.got()) == 1
 
 
@@ -96,19 +96,19 @@ def test_what_an_exchange_does_not_take_is_told_and_stays_where_it_is(
     if there:
         orders.channel.exchange_declare("shop", "topic", durable=True)
     shop.add(*letters(2))
-    said = shop.fails(1, *sending(url, "--where", "source:orders", "--broadcast", "--json"))
+    said = shop.fails(1, *sending(url, "source:orders", "--broadcast", "--json"))
     assert "2 failed of 2" in said
     (operation,) = shop.json("operations")
     details = {item["detail"] for item in shop.json("operations", operation["id"])["items"]}
     assert all("shop" in detail for detail in details), details
     assert shop.states() == {"pending": 2}
-    assert shop.json(*sending(url, "--where", "source:orders"))["outcomes"] == {"sent": 2}
+    assert shop.json(*sending(url, "source:orders"))["outcomes"] == {"sent": 2}
 
 
 @pytest.mark.parametrize("more", [("--to", "audit"), ("--redirect", "orders=audit")])
 def test_an_exchange_and_a_queue_are_two_places_and_refused(shop: Shop, more: tuple[str, ...]) -> None:
     shop.add(a_letter())
-    words = sending("amqp://127.0.0.1:1", "--where", "source:orders", "--broadcast", *more)
+    words = sending("amqp://127.0.0.1:1", "source:orders", "--broadcast", *more)
     assert shop.fails(2, *words) == "--broadcast cannot be combined with --to or --redirect"
 
 
@@ -140,7 +140,7 @@ def test_letters_of_kafka_go_to_the_very_partition_they_came_from(shop: Shop, ka
         origin = Origin(transport="kafka", source=topic, partition=partition, offset=7)
         message = Message(body=b"%d" % partition, key=b"the same for all")
         shop.add(a_letter(f"orders/{partition}", message=message, origin=origin))
-    answer = shop.json(*sending(kafka.url, "--where", f"source:{topic}", "--to-partition"))
+    answer = shop.json(*sending(kafka.url, f"source:{topic}", "--same-partition"))
     assert answer["outcomes"] == {"sent": 3}
     assert partitions_of(kafka, topic, 3) == {b"1": 1, b"2": 2, b"3": 3}
 
@@ -148,11 +148,11 @@ def test_letters_of_kafka_go_to_the_very_partition_they_came_from(shop: Shop, ka
 @pytest.mark.parametrize("more", [("--to", "audit"), ("--redirect", "orders=audit"), ("--broadcast",)])
 def test_a_partition_and_another_place_are_two_places_and_refused(shop: Shop, more: tuple[str, ...]) -> None:
     shop.add(a_letter())
-    words = sending("kafka://127.0.0.1:1", "--where", "source:orders", "--to-partition", *more)
-    assert shop.fails(2, *words) == "--to-partition cannot be combined with --to, --broadcast or --redirect"
+    words = sending("kafka://127.0.0.1:1", "source:orders", "--same-partition", *more)
+    assert shop.fails(2, *words) == "--same-partition cannot be combined with --to, --broadcast or --redirect"
 
 
-# --- --skip-done -----------------------------------------------------------------------------------------
+# --- --skip-processed -----------------------------------------------------------------------------------------
 
 
 def test_letters_whose_message_was_processed_already_are_left_out(
@@ -170,7 +170,7 @@ def test_letters_whose_message_was_processed_already_are_left_out(
 
     shop.store(fill)
     # When those that are open are sent, but for what is done
-    answer = shop.json(*sending(url, "--where", "state:pending", "--skip-done"))
+    answer = shop.json(*sending(url, "state:pending", "--skip-processed"))
     # Then neither of its letters goes, and both stay as they were
     assert answer["outcomes"] == {"sent": 2, "skipped": 2}
     assert {headers["redrive-id"] for headers, _ in orders.got()} == {once.id, nameless.id}
@@ -181,7 +181,7 @@ def test_letters_whose_message_was_processed_already_are_left_out(
         "its message was processed already"
     }
     # And without the option they go
-    assert shop.json(*sending(url, "--where", "state:pending"))["outcomes"] == {"sent": 2}
+    assert shop.json(*sending(url, "state:pending"))["outcomes"] == {"sent": 2}
 
 
 def _of_message(key: str, message_id: str) -> DeadLetter:
@@ -195,19 +195,19 @@ def test_a_limit_sends_the_first_that_a_dry_run_lists_and_the_next_run_goes_on(
     shop: Shop, orders: Queue, url: str
 ) -> None:
     shop.add(*letters(5))
-    every = ("--where", "source:orders state:pending")
-    listed = ids_of(shop.json(*sending(url, *every, "--dry-run")))
-    assert ids_of(shop.json(*sending(url, *every, "--limit", "2", "--dry-run"))) == listed[:2]
-    assert shop.json(*sending(url, *every, "--limit", "2"))["outcomes"] == {"sent": 2}
+    every = "source:orders state:pending"
+    listed = ids_of(shop.json(*sending(url, every, "--dry-run")))
+    assert ids_of(shop.json(*sending(url, every, "--limit", "2", "--dry-run"))) == listed[:2]
+    assert shop.json(*sending(url, every, "--limit", "2"))["outcomes"] == {"sent": 2}
     assert [headers["redrive-id"] for headers, _ in orders.got()] == listed[:2]
-    assert shop.json(*sending(url, *every, "--limit", "10"))["outcomes"] == {"sent": 3}
+    assert shop.json(*sending(url, every, "--limit", "10"))["outcomes"] == {"sent": 3}
     assert [headers["redrive-id"] for headers, _ in orders.got()] == listed[2:]
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "many"])
 def test_a_limit_that_is_none_is_refused(shop: Shop, limit: str) -> None:
     shop.add(a_letter())
-    assert "--limit" in shop.fails(2, *sending("amqp://127.0.0.1:1", "--where", "x:y", "--limit", limit))
+    assert "--limit" in shop.fails(2, *sending("amqp://127.0.0.1:1", "x:y", "--limit", limit))
 
 
 # --- on a running server ---------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ def _ten_orders() -> list[DeadLetter]:
 
 
 def _in_the_order_of_a_replay(shop: Shop, server: Serving) -> list[DeadLetter]:
-    listed = ids_of(shop.json("replay", "--server", server.http, "--where", "source:orders", "--dry-run"))
+    listed = ids_of(shop.json("replay", "--server", server.http, "source:orders", "--dry-run"))
     found: list[DeadLetter] = _on(server, lambda store: store.load(listed))
     return found
 
@@ -265,12 +265,12 @@ def test_a_replay_stops_when_as_many_die_again_as_were_named(shop: Shop, tmp_pat
         # Given five canaries, two of which die again, and 40 % that are too many
         listed = _in_the_order_of_a_replay(shop, server)
         with _consuming(tmp_path, server, [_number(letter) for letter in listed[:2]]):
-            said = shop.fails(1, *_with_canaries(server, "--stop-at", "40", "--json"))
+            said = shop.fails(1, *_with_canaries(server, "--max-failure-rate", "40", "--json"))
         # Then the rest is left alone
         assert "5 sent of 10, oldest first (2 of 5 died again)" in said
         (operation,) = shop.json("operations", "--server", server.http)
         assert operation["state"] == "stopped"
-        assert f"go on with: redrive replay --resume {operation['id']}" in said
+        assert f"continue with: redrive replay --resume {operation['id']}" in said
         left = _on(server, lambda store: store.load([letter.id for letter in listed[5:]]))
         assert {(letter.state, letter.dlq_retry_count) for letter in left} == {(LetterState.PENDING, 0)}
 
@@ -279,26 +279,26 @@ def test_a_replay_goes_on_while_fewer_die_again_than_were_named(shop: Shop, tmp_
     with _a_server_with(tmp_path, *_ten_orders()) as server:
         listed = _in_the_order_of_a_replay(shop, server)
         with _consuming(tmp_path, server, [_number(letter) for letter in listed[:2]]):
-            assert shop.json(*_with_canaries(server, "--stop-at", "41"))["outcomes"] == {"sent": 10}
+            assert shop.json(*_with_canaries(server, "--max-failure-rate", "41"))["outcomes"] == {"sent": 10}
             until(lambda: server.metric("redrive_letters_resolved_total") == 8, "eight are processed")
 
 
 def _with_canaries(server: Serving, *more: str) -> tuple[str, ...]:
-    careful = ("--canary", "5", "--canary-wait", "30s", "--server", server.http)
-    return sending(server.broker, "--where", "source:orders", *careful, *more)
+    careful = ("--canary", "5", "--canary-timeout", "30s", "--server", server.http)
+    return sending(server.broker, "source:orders", *careful, *more)
 
 
 def test_on_a_server_letters_are_sent_back_and_its_operations_told(shop: Shop, tmp_path: Path) -> None:
     with _a_server_with(tmp_path, *letters(3, broker="embedded")) as server:
         there = ("--server", server.http)
-        answer = shop.json(*sending(server.broker, "--where", "source:orders", *there))
+        answer = shop.json(*sending(server.broker, "source:orders", *there))
         assert answer["outcomes"] == {"sent": 3}
-        assert shop.json(*sending(server.broker, "--where", "source:orders", *there))["left_out"] == 3
+        assert shop.json(*sending(server.broker, "source:orders", *there))["left_out"] == 3
         (listed,) = shop.json("operations", *there)
         assert (listed["id"], listed["by"], listed["state"]) == (answer["id"], "anna", "done")
         items = shop.json("operations", answer["id"], *there)["items"]
         assert [item["outcome"] for item in items] == ["sent"] * 3
-        assert "is done already" in shop.fails(1, "operations", answer["id"], "--cancel", *there)
+        assert "is already done" in shop.fails(1, "operations", answer["id"], "--cancel", *there)
         resumed = shop.json("replay", "--resume", answer["id"], "--broker", server.broker, *there)
         assert resumed["outcomes"] == {"sent": 3}
         with channel(server.broker) as amqp:
@@ -325,7 +325,7 @@ def test_on_a_server_letters_are_edited_and_sent_at_once(shop: Shop, tmp_path: P
 def test_on_a_server_letters_are_exported_as_they_are(shop: Shop, tmp_path: Path) -> None:
     given = letters(3)
     with _a_server_with(tmp_path, *given) as server:
-        shop.ok("export", "--to", "kept.jsonl.zst", "--server", server.http)
+        shop.ok("export", "--output", "kept.jsonl.zst", "--server", server.http)
     shop.ok("import", "kept.jsonl.zst", env={"REDRIVE_STORE_URL": "sqlite:other.db"})
     ids = [letter.id for letter in given]
     assert [letter.message for letter in shop.whole(*ids, name="other.db")] == [
@@ -336,9 +336,9 @@ def test_on_a_server_letters_are_exported_as_they_are(shop: Shop, tmp_path: Path
 @pytest.mark.parametrize(
     "words",
     [
-        ("replay", "--where", "source:orders", "--yes", "--force"),
-        ("edit", "--where", "source:orders", "--merge", "{}", "--yes"),
-        ("export", "--to", "kept.jsonl.zst"),
+        ("replay", "source:orders", "--yes", "--force"),
+        ("edit", "source:orders", "--merge", "{}", "--yes"),
+        ("export", "--output", "kept.jsonl.zst"),
         ("operations",),
     ],
     ids=lambda words: words[0],

@@ -355,7 +355,7 @@ def test_the_command_line_uses_the_store_of_a_running_server(tmp_path: Path) -> 
     with serving(tmp_path) as server:
         checked = redrive(tmp_path, "store", "check", REDRIVE_STORE_URL=server.http)
         assert checked.stderr == ""
-        assert checked.stdout.startswith(f"{server.http} is whole: 0 letters\n")
+        assert checked.stdout.startswith(f"{server.http}: no damage found, 0 letters\n")
         url = server.http
     gone = redrive(tmp_path, "store", "check", REDRIVE_STORE_URL=url)
     assert gone.returncode == 3

@@ -220,8 +220,8 @@ class Replays:
 
     def start(self, server: Serving) -> None:
         words = (
-            *("replay", "--where", "source:orders state:manual", "--limit", "20", "--broadcast"),
-            *("--stop-at", "100", "--force", "--yes", "--json"),
+            *("replay", "source:orders state:manual", "--limit", "20", "--broadcast"),
+            *("--max-failure-rate", "100", "--force", "--yes", "--json"),
             *("--server", server.http, "--broker", self._broker_url),
         )
         self._running.append(self._threads.submit(redrive, self._place, *words))

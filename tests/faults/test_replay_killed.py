@@ -109,7 +109,7 @@ def test_replay_killed_and_resumed_at_once_sends_every_letter(
     asyncio.run(fill(store_url, amqp))
     chance = random.Random(soak.seed(17))
     # A rate at which it takes seconds, so that there is something left to kill on a machine of any speed.
-    where = ("--where", "source:orders", "--batch", str(BATCH), "--rate", "150")
+    where = ("source:orders", "--batch-size", str(BATCH), "--rate", "150")
     kills = int(killed(started(folder, "--broker", amqp, *where), chance.uniform(0.0, 0.2)))
     operation, _ = asyncio.run(look(store_url))
     resume = ("--resume", operation.id, "--broker", amqp)

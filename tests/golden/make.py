@@ -184,7 +184,18 @@ async def _files(to: Path, work: Path, source: Path) -> None:
         (exports / "all-states.jsonl.zst", "tag:vip"),
         (exports / "folder", "source:jobs,mail"),
     ):
-        command = [sys.executable, "-m", "redrive", "export", "--to", str(target), words]
+        command = [
+            sys.executable,
+            "-m",
+            "redrive",
+            "export",
+            "--all",
+            "--format",
+            "archive",
+            "--output",
+            str(target),
+            words,
+        ]
         await asyncio.to_thread(subprocess.run, command, check=True, env=environment, cwd=work)
     paths = sorted([*archive.iterdir(), exports / "all-states.jsonl.zst", *(exports / "folder").iterdir()])
     write_json(to / "files.json.zst", {str(path.relative_to(to)): await file_content(path) for path in paths})

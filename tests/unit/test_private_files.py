@@ -12,7 +12,7 @@ import pytest
 
 from redrive.broker import segments
 from redrive.cli.file_permissions import permission_findings
-from redrive.cli.moving import _one_file
+from redrive.cli.transfer import _one_file
 from redrive.demo.run import Options, write_settings
 from redrive.errors import SettingsError
 from redrive.private_files import create_private_file, make_private_directory, private_opener

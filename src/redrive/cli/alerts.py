@@ -15,8 +15,9 @@ from typing import Any, Final
 import click
 import msgspec
 
-from redrive.cli.letters import ListByDefault, actor, ago, common, counted, plain, with_store
-from redrive.cli.output import as_json
+from redrive.cli.letter_table import plain, relative_time
+from redrive.cli.output import to_json
+from redrive.cli.selection import ListByDefault, actor, pluralise, run_with_store, store_options
 from redrive.cli.table import Cell, Coloured, table
 from redrive.clock import Clock, SystemClock
 from redrive.errors import (
@@ -39,19 +40,19 @@ from redrive.watch.alerts.rules import MEASURES, RULES, AlertRule, number
 from redrive.watch.alerts.written import Document, Written
 
 _COLOURS: Final = {Severity.WARNING: "yellow", Severity.CRITICAL: "red"}
-_MOST_OVER: Final = 20  # that people are shown; programs get all
-_LONGEST_NAME: Final = 200
-_TEST: Final = "TEST: this is a test alert of redrive. No action is required."
+_MAX_ENDED: Final = 20  # in the table; JSON has all
+_MAX_NAME_CHARS: Final = 200
+_TEST: Final = "TEST: this is a test alert from redrive. No action is required."
 
 
 @click.group("alerts", cls=ListByDefault)
 def command() -> None:
-    """List and acknowledge incidents, and test notifiers. Without a command: list.
+    """Without a command: list.
 
     \b
     Examples:
       redrive alerts
-      redrive alerts --over --json
+      redrive alerts --all --json
       redrive alerts ack i-3f9a
       redrive alerts test
     """
@@ -61,57 +62,57 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--over", "with_over", is_flag=True, help="Also the latest that have ended.")
-@common
+@click.option("--all", "with_ended", is_flag=True, help="Include the latest incidents that have ended.")
+@store_options
 @click.pass_obj
 def list_(
     path: Path | None,
-    with_over: bool,  # noqa: FBT001  click passes flags by name
+    with_ended: bool,  # noqa: FBT001  click passes flags by name
     server: str | None,
-    for_programs: bool,  # noqa: FBT001
+    as_json: bool,  # noqa: FBT001
 ) -> None:
     """List the open incidents, the most severe and oldest first.
 
     \b
     Examples:
       redrive alerts list
-      redrive alerts list --over
+      redrive alerts list --all
       redrive alerts list --server http://127.0.0.1:8642 --json
     """
 
     async def work(store: Store, settings: Settings) -> tuple[Book, Settings]:
         return await Written(store).book(), settings
 
-    book, settings = with_store(path, server, work)
+    book, settings = run_with_store(path, server, work)
     is_open = sorted(book.open(), key=lambda one: (_severity(one) is not Severity.CRITICAL, one.began_at))
-    over = book.over[::-1] if with_over else []
-    if for_programs:
+    ended = book.over[::-1] if with_ended else []
+    if as_json:
         measures = _measures(settings)
-        click.echo(as_json([_data(one, measures) for one in (*is_open, *over)]))
+        click.echo(to_json([_data(one, measures) for one in (*is_open, *ended)]))
         return
     if not is_open:
-        click.echo("no incident is open")
-    titles = ("id", "severity", "since", *(["over"] if over else []), "rule", "acknowledged by", "what")
-    if is_open or over:
-        shown = (*is_open, *over[:_MOST_OVER])
-        click.echo(table(titles, [_row(one, with_over=bool(over)) for one in shown]))
-    if len(over) > _MOST_OVER:
-        click.echo(f"{len(over) - _MOST_OVER} more have ended; --json gives all")
+        click.echo("no open incidents")
+    titles = ("id", "severity", "since", *(["ended"] if ended else []), "rule", "acknowledged by", "text")
+    if is_open or ended:
+        shown = (*is_open, *ended[:_MAX_ENDED])
+        click.echo(table(titles, [_row(one, with_ended=bool(ended)) for one in shown]))
+    if len(ended) > _MAX_ENDED:
+        click.echo(f"{len(ended) - _MAX_ENDED} more have ended; --json lists all")
 
 
 def _severity(incident: Incident) -> Severity:
-    """How bad it is; of what is over, how bad it was."""
+    """The severity; of an incident that has ended, the last one."""
     return (incident.told_severity if incident.over_at else None) or incident.found.severity
 
 
-def _row(incident: Incident, *, with_over: bool) -> list[Cell]:
+def _row(incident: Incident, *, with_ended: bool) -> list[Cell]:
     severity = _severity(incident)
-    over = [ago(incident.over_at) if incident.over_at else ""] if with_over else []
+    ended = [relative_time(incident.over_at) if incident.over_at else ""] if with_ended else []
     return [
         incident.id,
         Coloured(str(severity), _COLOURS[severity]) if incident.over_at is None else str(severity),
-        ago(incident.began_at),
-        *over,
+        relative_time(incident.began_at),
+        *ended,
         incident.rule,
         incident.acknowledged_by or "",
         incident.found.text,
@@ -119,14 +120,14 @@ def _row(incident: Incident, *, with_over: bool) -> list[Cell]:
 
 
 def _measures(settings: Settings) -> dict[str, str]:
-    """What each rule of the settings measures."""
+    """The measure of each rule of the settings."""
     from redrive.watch.alerts.made import rules_of
 
     return {rule.name: rule.measure for rule in rules_of(settings)}
 
 
 def _data(incident: Incident, measures: Mapping[str, str]) -> dict[str, Any]:
-    """An incident as JSON has it."""
+    """An incident as JSON values."""
     found = incident.found
     measure = measures.get(incident.rule)
     return {
@@ -153,29 +154,29 @@ def _data(incident: Incident, measures: Mapping[str, str]) -> dict[str, Any]:
 
 @command.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@click.option("--by", metavar="NAME", help="Who acknowledges; default: the user who is logged in.")
-@common
+@click.option("--by", metavar="NAME", help="Who acknowledges; default: the current user.")
+@store_options
 @click.pass_obj
 def ack(
     path: Path | None,
     ids: tuple[str, ...],
     by: str | None,
     server: str | None,
-    for_programs: bool,  # noqa: FBT001  click passes flags by name
+    as_json: bool,  # noqa: FBT001  click passes flags by name
 ) -> None:
-    """Acknowledge open incidents. No further alerts are sent unless they become worse, or recover.
+    """Acknowledge open incidents: no more alerts are sent until an incident gets worse or ends.
 
     \b
     Examples:
       redrive alerts ack i-3f9a
       redrive alerts ack i-3f9a i-07c1 --by anna
 
-    The beginning of an id is enough. If one of several is not open, none is acknowledged.
+    The first characters of an id are enough. If one of several incidents is not open, none is acknowledged.
     """
     name = actor() if by is None else by.strip()
     check_name("the name given by --by", name)
-    if len(name) > _LONGEST_NAME:
-        raise SettingsError(f"the name given by --by is longer than {_LONGEST_NAME} characters")
+    if len(name) > _MAX_NAME_CHARS:
+        raise SettingsError(f"the name given by --by is longer than {_MAX_NAME_CHARS} characters")
 
     async def work(store: Store, settings: Settings) -> tuple[list[Incident], Settings]:
         now = SystemClock().now()
@@ -185,43 +186,43 @@ def ack(
 
         return await Written(store).change(change), settings
 
-    done, settings = with_store(path, server, work)
-    if for_programs:
+    done, settings = run_with_store(path, server, work)
+    if as_json:
         measures = _measures(settings)
-        click.echo(as_json([_data(one, measures) for one in done]))
+        click.echo(to_json([_data(one, measures) for one in done]))
         return
-    click.echo(f"{counted(len(done), 'incident')} acknowledged by {on_one_line(name)}")
+    click.echo(f"{pluralise(len(done), 'incident')} acknowledged by {on_one_line(name)}")
 
 
 def acknowledged(book: Book, beginnings: Sequence[str], by: str, now: datetime) -> list[Incident]:
-    """Acknowledge the open incidents whose ids begin so: all of them, or an error says why none."""
+    """Acknowledge the open incidents whose ids begin with these characters: all of them, or none and an error."""
     ids = dict.fromkeys([_open_id(book, beginning) for beginning in beginnings])
     return [found for each in ids if (found := book.acknowledge(each, by, now)) is not None]
 
 
 def _open_id(book: Book, beginning: str) -> str:
     if not beginning:
-        raise QueryError("an id is empty; write at least its beginning")
+        raise QueryError("the id is empty; pass at least its first characters")
     said = beginning.lower()
     found = [incident.id for incident in book.open() if incident.id.startswith(said)]
     if said in found or len(found) == 1:
         return said if said in found else found[0]
     if found:
         raise QueryError(
-            f"several open incidents have ids that begin with '{beginning:.60}'; write more of it"
+            f"several open incidents have ids that begin with '{beginning:.60}'; pass more characters"
         )
     if any(incident.id.startswith(said) for incident in book.over):
         raise IncidentNotFoundError(
-            f"the incident '{beginning:.60}' is over; there is nothing to acknowledge"
+            f"incident '{beginning:.60}' has ended; only open incidents can be acknowledged"
         )
     raise IncidentNotFoundError(f"no open incident has an id that begins with '{beginning:.60}'")
 
 
-# --- who is told -----------------------------------------------------------------------------------------
+# --- notifiers -------------------------------------------------------------------------------------------
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a test alert at one notifier."""
+    """The result of a test alert at one notifier."""
 
     name: str
     kind: str
@@ -232,14 +233,14 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 
 @command.command()
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option("--json", "for_programs", is_flag=True, help="As JSON, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_obj
 def test(
     path: Path | None,
     names: tuple[str, ...],
-    for_programs: bool,  # noqa: FBT001  click passes flags by name
+    as_json: bool,  # noqa: FBT001  click passes flags by name
 ) -> None:
-    """Send a test alert to the notifiers. It goes to all of the settings, or to those named.
+    """Send a test alert to all notifiers of the settings, or to those named.
 
     \b
     Examples:
@@ -247,7 +248,7 @@ def test(
       redrive alerts test mail chat
       redrive alerts test --json
 
-    It is sent once to each, to all at the same time. Exit code 1 if one has not taken it.
+    Each notifier is tried once. Exit code 1 if one of them did not accept the alert.
     """
     from redrive.watch.alerts.made import notifiers_of
 
@@ -256,12 +257,12 @@ def test(
     notifiers = notifiers_of(msgspec.structs.replace(settings, notifiers=chosen), os.environ)
     clock = SystemClock()
     tried = asyncio.run(_tried(chosen, notifiers, _test_alert(clock.now()), clock))
-    if for_programs:
-        click.echo(as_json(plain(tried)))
+    if as_json:
+        click.echo(to_json(plain(tried)))
     else:
         click.echo(table(("notifier", "kind", "seconds", "result"), [_result(one) for one in tried]))
     if failed := sum(not one.taken for one in tried):
-        raise RedriveError(f"{failed} of {counted(len(tried), 'notifier')} did not take the test alert")
+        raise RedriveError(f"{failed} of {pluralise(len(tried), 'notifier')} did not accept the test alert")
 
 
 def _chosen(settings: Settings, names: Sequence[str]) -> tuple[NotifierSettings, ...]:
@@ -309,7 +310,7 @@ async def _tried(
 
 
 def _result(tried: Tried) -> list[Cell]:
-    result = Coloured("taken", "green") if tried.taken else Coloured(f"not taken: {tried.error}", "red")
+    result = Coloured("accepted", "green") if tried.taken else Coloured(f"failed: {tried.error}", "red")
     return [tried.name, tried.kind, f"{tried.seconds:.3f}", result]
 
 
@@ -317,17 +318,17 @@ def _result(tried: Tried) -> list[Cell]:
 
 
 @command.command()
-@click.option("--json", "for_programs", is_flag=True, help="As JSON, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_obj
-def rules(path: Path | None, for_programs: bool) -> None:  # noqa: FBT001  click passes flags by name
-    """Show the alert rules: limits, measures, and whether they can be measured.
+def rules(path: Path | None, as_json: bool) -> None:  # noqa: FBT001  click passes flags by name
+    """Show the alert rules with their thresholds and measures.
 
     \b
     Examples:
       redrive alerts rules
       redrive --config production.toml alerts rules --json
 
-    A rule whose measure is never taken with these settings is listed with the reason.
+    Rules that cannot be evaluated with these settings are listed with the reason.
     """
     from redrive.transports import kind_of
     from redrive.watch.alerts.made import rules_of, unmeasured
@@ -336,11 +337,11 @@ def rules(path: Path | None, for_programs: bool) -> None:  # noqa: FBT001  click
     found = rules_of(settings)
     url = settings.broker.url
     reasons = unmeasured(settings, "embedded" if url is None else kind_of(url))
-    if for_programs:
-        click.echo(as_json([_rule_data(rule, reasons.get(rule.measure)) for rule in found]))
+    if as_json:
+        click.echo(to_json([_rule_data(rule, reasons.get(rule.measure)) for rule in found]))
         return
     if not found:
-        click.echo("all alert rules are switched off; no alerts are sent")
+        click.echo("all alert rules are disabled; no alerts are sent")
         return
     rows: list[list[Cell]] = [
         [
@@ -372,7 +373,7 @@ def _origin(rule: AlertRule) -> str:
 
 
 def _rule_data(rule: AlertRule, reason: str | None) -> dict[str, Any]:
-    """A rule as JSON has it."""
+    """A rule as JSON values."""
     fields = plain(rule)
     return {
         **fields,

@@ -1,4 +1,4 @@
-"""`redrive broker`: the embedded broker as a process of its own."""
+"""`redrive broker`: the embedded broker in its own process."""
 
 import os
 import sys
@@ -51,74 +51,70 @@ _PORT = click.IntRange(0, 65535)
 
 
 @click.command("broker")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option(
-    "--port", type=_PORT, default=5672, show_default=True, help="The port for AMQP; 0: any free one."
-)
-@click.option(
-    "--management-port", type=_PORT, help="The port for the management API; without it there is none."
-)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=_PORT, default=5672, show_default=True, help="AMQP port; 0: any free port.")
+@click.option("--management-port", type=_PORT, help="Port of the management API; default: no management API.")
 @click.option(
     "--allowed-host",
     "allowed_hosts",
     metavar="NAME",
     multiple=True,
-    help="A host name that requests to the management API may use, instead of server.allowed_hosts. Repeatable.",
+    help="A host name allowed in requests to the management API; default: server.allowed_hosts. Can be repeated.",
 )
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where durable things are kept; without it nothing outlives the process.",
+    help="Directory for durable queues and messages; default: nothing survives the process.",
 )
-@click.option("--salvage", is_flag=True, help="Leave out what is damaged in the data, and say what it was.")
-@click.option("--tls-port", type=_PORT, help="The port for AMQP over TLS.")
+@click.option("--salvage", is_flag=True, help="Skip damaged data at startup, and report it.")
+@click.option("--tls-port", type=_PORT, help="Port for AMQP over TLS.")
 @click.option(
     "--tls-certificate",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The certificate, as PEM.",
+    help="Certificate file (PEM).",
 )
 @click.option(
-    "--tls-key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its private key, as PEM."
+    "--tls-key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Private key file (PEM)."
 )
 @click.option(
     "--tls-ca",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Who signs client certificates; with it they are asked for.",
+    help="CA file (PEM); with it, clients must present a certificate.",
 )
 @click.option(
     "--heartbeat",
     type=click.IntRange(0, 65535),
     default=60,
     show_default=True,
-    help="Seconds between heartbeats; 0: none.",
+    help="Heartbeat interval in seconds; 0: no heartbeats.",
 )
 @click.option(
     "--frame-max",
     type=click.IntRange(8192, 2**31 - 1),
     default=131072,
     show_default=True,
-    help="The largest frame.",
+    help="Maximum frame size in bytes.",
 )
 @click.option(
     "--channel-max",
     type=click.IntRange(1, 65535),
     default=2047,
     show_default=True,
-    help="The most channels of a connection.",
+    help="Maximum number of channels per connection.",
 )
 @click.option(
     "--max-connections",
     type=click.IntRange(1, 1_000_000),
     default=10_000,
     show_default=True,
-    help="The most connections.",
+    help="Maximum number of connections.",
 )
 @click.option(
     "--max-message-size",
     type=click.IntRange(1, 512 * 1024 * 1024),
     default=16 * 1024 * 1024,
     show_default=True,
-    help="The largest body, in bytes.",
+    help="Maximum size of a message body in bytes.",
 )
 @click.option(
     "--memory-limit",
@@ -130,79 +126,77 @@ _PORT = click.IntRange(0, 65535)
     type=_Duration(),
     default="10s",
     show_default=True,
-    help="How long a client may take to log in.",
+    help="Time limit for the login of a client.",
 )
 @click.option(
     "--anonymous-login-user",
     default="guest",
     show_default=True,
     envvar="REDRIVE_EMBEDDED_ANONYMOUS_LOGIN_USER",
-    help="As whom clients of this machine log in by ANONYMOUS; none: they cannot.",
+    help="User for ANONYMOUS logins from this machine; none: refuse them.",
 )
 @click.option(
     "--anonymous-login-pass",
     default="guest",
     show_default=True,
     envvar="REDRIVE_EMBEDDED_ANONYMOUS_LOGIN_PASS",
-    help="The password of that user; a variable of the environment hides it from a list of processes.",
+    help="Password of that user; set it in the environment to hide it from process lists.",
 )
-@click.option("--dead-letter-fallback", metavar="QUEUE", help="Keeps dead letters that had nowhere to go.")
+@click.option("--dead-letter-fallback", metavar="QUEUE", help="Queue for dead letters that cannot be routed.")
 @click.option(
     "--dead-letter-retry",
     type=_Duration(),
     default="180s",
     show_default=True,
-    help="How long until a dead letter of a queue with the strategy at-least-once is sent again.",
+    help="Interval at which at-least-once dead-lettering retries a publish.",
 )
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="warning",
     show_default=True,
-    help="What is logged; debug tells every death of a message.",
+    help="Minimum level of log lines; debug logs every dead-lettered message.",
 )
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="How it is logged.",
+    help="Format of log lines.",
 )
 @click.option(
-    "--dlx/--no-dlx", default=None, help="Dead-letter exchanges, instead of embedded.enable_dlx (on)."
+    "--dlx/--no-dlx", default=None, help="Dead-letter exchanges; default: embedded.enable_dlx (on)."
 )
 @click.option(
     "--ttl/--no-ttl",
     default=None,
-    help="Times to live of messages and queues, instead of embedded.enable_ttl (on).",
+    help="Message and queue TTL; default: embedded.enable_ttl (on).",
 )
 @click.option(
     "--length-limit/--no-length-limit",
     default=None,
-    help="Limits on the length of queues, instead of embedded.enable_length_limit (on).",
+    help="Queue length limits; default: embedded.enable_length_limit (on).",
 )
 @click.pass_obj
 def command(path: Path | None, /, **given: object) -> None:
-    """Run the embedded broker: AMQP 0-9-1 as RabbitMQ speaks it.
+    """RabbitMQ clients can use it unchanged. The user guest (password guest) can connect from this machine only.
 
     \b
     Examples:
       redrive broker
       redrive broker --data ./broker --management-port 15672
       redrive broker --port 0 --dead-letter-fallback lost-letters
-
-    The user guest (password guest) may connect from this machine only.
     """
     from redrive.watch.log_format import configure
 
     configure(str(given["log_level"]), given["log_format"], sys.stderr)  # type: ignore[arg-type]  # click has checked it
-    if None in (given["dlx"], given["ttl"], given["length_limit"]):  # else `redrive serve` has read them
+    if None in (given["dlx"], given["ttl"], given["length_limit"]):  # else `redrive serve` has passed them
         _read_settings(given, load(path, os.environ))
     run(_options(given))
 
 
 def _read_settings(given: dict[str, object], settings: Settings) -> None:
-    """What the command line leaves open is as the settings say."""
+    """Take from the settings what the command line does not set."""
     for feature in ("dlx", "ttl", "length_limit"):
         if given[feature] is None:
             given[feature] = getattr(settings.embedded, f"enable_{feature}")

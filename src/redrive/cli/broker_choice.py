@@ -8,11 +8,10 @@ under no name, or under several, has the name of the settings. Letters of other 
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
 
 import msgspec
 
-from redrive.cli.letters import counted, heads_of
+from redrive.cli.selection import heads_of, pluralise
 from redrive.clock import SystemClock
 from redrive.errors import BrokerConflictError, SettingsError, TransportError, use_instead
 from redrive.letters import LetterHead
@@ -27,9 +26,7 @@ from redrive.stores.brokers import (
     known_brokers,
     name_of,
 )
-from redrive.transports import Transport, broker_name, broker_url, kind_of, open_transport
-
-_AMQP_PORT: Final = 5672
+from redrive.transports import Transport, broker_name, broker_url, configured_url, kind_of, open_transport
 
 
 class BrokerChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +75,7 @@ class FoundBroker(msgspec.Struct, frozen=True, kw_only=True):
 def choose_broker(settings: Settings, registered: Brokers, given: str | None) -> BrokerChoice:
     """The broker that `--broker NAME|URL` names; without it the broker of the settings."""
     configured = broker_name(settings)
-    url = settings.broker.url or f"amqp://127.0.0.1:{settings.embedded.port or _AMQP_PORT}"
+    url = configured_url(settings)
     if given is not None and is_reference(given):
         given = broker_url(given)
     if given is None:
@@ -174,7 +171,7 @@ def describe_brokers(counts: Mapping[str, int], registered: Brokers) -> str:
     """Names, addresses and numbers of letters, the most letters first."""
     described = []
     for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        number = f", {counted(count)}" if len(counts) > 1 else ""
+        number = f", {pluralise(count)}" if len(counts) > 1 else ""
         if name.startswith(UNNAMED):
             described.append(f"a broker that is not recorded ({name}{number})")
         else:
@@ -190,7 +187,7 @@ def _known(transport: Transport) -> KnownBroker:
 def _advice(others: Mapping[str, int]) -> str:
     """What to do about letters of other brokers."""
     unnamed = sorted(name for name in others if name.startswith(UNNAMED))
-    advice = [f"name their broker with: redrive set-broker NAME --where broker:{name}" for name in unnamed]
+    advice = [f"name their broker with: redrive set-broker NAME broker:{name}" for name in unnamed]
     if len(unnamed) < len(others):
         advice.append(
             "pass the URL of their broker with --broker, or assign them to another one with redrive set-broker"

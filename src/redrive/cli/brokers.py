@@ -1,4 +1,4 @@
-"""`redrive brokers` and `redrive set-broker`: the brokers that share a store, and which letters belong to them."""
+"""`redrive brokers` and `redrive set-broker`: the brokers of a store, and the letters that belong to them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,22 +6,23 @@ from typing import Any
 
 import click
 
-from redrive.cli.letters import (
+from redrive.cli.output import to_json
+from redrive.cli.progress import progress
+from redrive.cli.selection import (
     OPEN_STATES,
     ListByDefault,
+    SelectionCommand,
     actor,
-    ask_first,
-    asking,
     check_broker_name,
-    chosen,
-    common,
-    counted,
+    confirm,
+    confirm_option,
+    pluralise,
     portions,
-    which,
-    with_store,
+    run_with_store,
+    select_some,
+    selection_argument,
+    store_options,
 )
-from redrive.cli.output import as_json
-from redrive.cli.progress import progress
 from redrive.cli.table import table
 from redrive.clock import SystemClock
 from redrive.errors import on_one_line
@@ -36,7 +37,7 @@ from redrive.stores.query import Condition, Op, Query
 
 @click.group("brokers", cls=ListByDefault)
 def command() -> None:
-    """List the brokers that servers have registered; release a name. Without a command: list.
+    """Without a command: list.
 
     \b
     Examples:
@@ -47,14 +48,14 @@ def command() -> None:
 
 
 @command.command("list")
-@common
+@store_options
 @click.pass_obj
 def list_(
     path: Path | None,
     server: str | None,
-    for_programs: bool,  # noqa: FBT001  click passes flags by name
+    as_json: bool,  # noqa: FBT001  click passes flags by name
 ) -> None:
-    """List the registered brokers, and other names that open letters carry.
+    """List the registered brokers, and other broker names of open letters.
 
     \b
     Examples:
@@ -65,10 +66,10 @@ def list_(
     async def work(store: Store, _settings: Settings) -> tuple[Brokers, dict[str, int]]:
         return await known_brokers(store), await _open_letters(store)
 
-    registered, letters = with_store(path, server, work)
+    registered, letters = run_with_store(path, server, work)
     names = sorted({*registered, *letters})
-    if for_programs:
-        click.echo(as_json([_data(name, registered.get(name), letters.get(name, 0)) for name in names]))
+    if as_json:
+        click.echo(to_json([_data(name, registered.get(name), letters.get(name, 0)) for name in names]))
     elif names:
         titles = ("name", "kind", "cluster", "endpoint", "served by", "open letters")
         rows = [_row(name, registered.get(name), letters.get(name, 0)) for name in names]
@@ -107,15 +108,15 @@ def _row(name: str, broker: KnownBroker | None, letters: int) -> list[str]:
 
 @command.command("forget")
 @click.argument("name")
-@asking
-@common
+@confirm_option
+@store_options
 @click.pass_obj
 def forget_(
     path: Path | None,
     name: str,
     yes: bool,  # noqa: FBT001  click passes flags by name
     server: str | None,
-    for_programs: bool,  # noqa: FBT001
+    as_json: bool,  # noqa: FBT001
 ) -> None:
     """Release the name of a broker, so that another cluster can have it. Its letters keep the name.
 
@@ -130,70 +131,68 @@ def forget_(
         registered, letters = await known_brokers(store), (await _open_letters(store)).get(name, 0)
         if name in registered:
             cluster = registered[name].describe()
-            keep = f"{counted(letters, 'open letter')} {'keeps' if letters == 1 else 'keep'} it"
-            ask_first(on_one_line(f"release the name '{name}' of {cluster} ({keep})?"), yes=yes)
+            keep = f"{pluralise(letters, 'open letter')} {'keeps' if letters == 1 else 'keep'} it"
+            confirm(on_one_line(f"release the name '{name}' of {cluster} ({keep})?"), yes=yes)
         return await forget(store, name, now=SystemClock().now()), letters
 
-    broker, letters = with_store(path, server, work)
-    if for_programs:
-        click.echo(as_json({"name": name, "cluster_id": broker.cluster_id, "open_letters": letters}))
+    broker, letters = run_with_store(path, server, work)
+    if as_json:
+        click.echo(to_json({"name": name, "cluster_id": broker.cluster_id, "open_letters": letters}))
         return
     click.echo(on_one_line(f"broker name '{name}' released; it belonged to {broker.describe()}"))
     if letters:
         carry = "carries" if letters == 1 else "carry"
         click.echo(
-            f"{counted(letters, 'open letter')} still {carry} the name; the next broker that registers it gets them, "
-            f"or assign them with: redrive set-broker NAME --where broker:{name}"
+            f"{pluralise(letters, 'open letter')} still {carry} the name; the next broker that registers it gets them, "
+            f"or assign them with: redrive set-broker NAME broker:{name}"
         )
 
 
-@click.command("set-broker")
+@click.command("set-broker", cls=SelectionCommand)
 @click.argument("name")
-@which
-@asking
-@common
+@selection_argument
+@confirm_option
+@store_options
 @click.pass_obj
 def set_broker(
     path: Path | None,
     name: str,
-    ids: tuple[str, ...],
-    where: str | None,
+    words: tuple[str, ...],
     yes: bool,  # noqa: FBT001  click passes flags by name
     server: str | None,
-    for_programs: bool,  # noqa: FBT001
+    as_json: bool,  # noqa: FBT001
 ) -> None:
-    """Assign letters to a broker: only that broker's workers and replays send them.
+    """Only the workers and replays of a letter's broker send it. Letters that are being redriven keep their broker.
 
     \b
     Examples:
-      redrive set-broker shop --where broker:unnamed:rabbitmq
-      redrive set-broker events 06gy385tr5
-
-    Letters that are being redriven keep their broker.
+      redrive set-broker shop broker:unnamed:rabbitmq
+      redrive set-broker events 06gy3mn33htm7741
     """
     check_broker_name(name)
+    selection = select_some(words)
 
     async def work(store: Store, _settings: Settings) -> tuple[int, int, bool]:
-        found = [head for head in await chosen(store, ids, where) if head.broker != name]
-        going = [head.id for head in found if head.state is not LetterState.PROCESSING]
+        found = [head for head in await selection.heads(store) if head.broker != name]
+        to_assign = [head.id for head in found if head.state is not LetterState.PROCESSING]
         registered = await known_brokers(store)
-        if going:
-            if name not in registered and not for_programs:
+        if to_assign:
+            if name not in registered and not as_json:
                 _warn(name, registered)
-            ask_first(f"assign {counted(len(going))} to broker '{name}'?", yes=yes)
+            confirm(f"assign {pluralise(len(to_assign))} to broker '{name}'?", yes=yes)
         done = 0
-        with progress(len(going), quiet=for_programs or not going) as show:
-            for part in portions(going):
+        with progress(len(to_assign), quiet=as_json or not to_assign) as show:
+            for part in portions(to_assign):
                 done += await change_those_that_can(store, SetBroker(name), part, by=actor())
                 show(done, "assigning", "")
         return done, len(found) - done, name in registered
 
-    done, left, is_registered = with_store(path, server, work)
-    if for_programs:
-        click.echo(as_json({"letters": done, "left_alone": left, "registered": is_registered}))
+    done, left, is_registered = run_with_store(path, server, work)
+    if as_json:
+        click.echo(to_json({"letters": done, "left_alone": left, "registered": is_registered}))
         return
-    being_redriven = f", {left} left alone: they are being redriven" if left else ""
-    click.echo(f"{counted(done)} assigned to broker '{name}'{being_redriven}")
+    being_redriven = f", {left} unchanged (being redriven)" if left else ""
+    click.echo(f"{pluralise(done)} assigned to broker '{name}'{being_redriven}")
 
 
 def _warn(name: str, registered: Brokers) -> None:

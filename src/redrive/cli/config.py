@@ -1,4 +1,4 @@
-"""`redrive config`: are the settings right, and what are they?"""
+"""`redrive config`: check and show the settings."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from redrive.cli.output import as_json, as_toml
+from redrive.cli.output import to_json, to_toml
 from redrive.errors import SettingsError, on_one_line
 from redrive.rules import format_duration
 from redrive.settings import (
@@ -32,7 +32,7 @@ _PATH = re.compile(r"(://[^/]*)/.+")
 
 @click.group("config")
 def command() -> None:
-    """Check and show the settings.
+    """Settings come from the settings file and from REDRIVE_… environment variables.
 
     \b
     Examples:
@@ -45,7 +45,7 @@ def command() -> None:
 @command.command()
 @click.pass_obj
 def check(path: Path | None) -> None:
-    """Read file and environment, and say what is wrong with them.
+    """Read the settings file and the environment, and report errors.
 
     \b
     Examples:
@@ -58,15 +58,15 @@ def check(path: Path | None) -> None:
     _check_references(settings)
     check_alerts(settings, os.environ)
     _check_urls(settings)
-    count = f"{len(settings.rules)} rule{'s' if len(settings.rules) != 1 else ''} of your own"
-    click.echo(f"settings are right: store {on_one_line(hide_secrets(settings.store.url))}, {count}")
+    count = f"{len(settings.rules)} custom rule{'s' if len(settings.rules) != 1 else ''}"
+    click.echo(f"configuration OK (store: {on_one_line(hide_secrets(settings.store.url))}, {count})")
 
 
 @command.command()
-@click.option("--json", "for_programs", is_flag=True, help="As JSON, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_obj
-def show(path: Path | None, for_programs: bool) -> None:  # noqa: FBT001  click passes flags by name
-    """Show every setting in force, defaults included, as a settings file would have it.
+def show(path: Path | None, as_json: bool) -> None:  # noqa: FBT001  click passes flags by name
+    """Show all settings, defaults included, in the format of a settings file.
 
     \b
     Examples:
@@ -75,20 +75,20 @@ def show(path: Path | None, for_programs: bool) -> None:  # noqa: FBT001  click 
       redrive --config production.toml config show > copy.toml
     """
     settings = load(path, os.environ)
-    # A file alone can hold such tables, and shows them best in its own words.
+    # Only a file can contain these tables; they are shown as they are written there.
     table = load_table(path)
     sections = as_table(settings, as_written(table, os.environ))
     lists = {
         name: [{key: _shown(key, value) for key, value in entry.items()} for entry in table.get(name, [])]
         for name in ("rules", *LISTS, "conventions")
     }
-    if for_programs:
+    if as_json:
         for nested in [
             name for name in sections if "." in name
         ]:  # [consume.breaker] is an object within consume
             section, name = nested.split(".")
             sections[section][name] = sections.pop(nested)
-        click.echo(as_json({**sections, **lists}, indent=2))
+        click.echo(to_json({**sections, **lists}, indent=2))
         return
     for section, values in sections.items():
         _show(f"[{section}]", values)
@@ -100,12 +100,12 @@ def show(path: Path | None, for_programs: bool) -> None:  # noqa: FBT001  click 
 def _show(heading: str, values: Mapping[str, Any]) -> None:
     click.echo(heading)
     for name, value in values.items():
-        click.echo(f"# {name} = unset" if value is None else f"{name} = {as_toml(value)}")
+        click.echo(f"# {name} = unset" if value is None else f"{name} = {to_toml(value)}")
     click.echo()
 
 
 def _check_references(settings: Settings) -> None:
-    """A `SettingsError` if a value that is kept elsewhere cannot be read."""
+    """A `SettingsError` if a value given as `env:NAME` or `file:PATH` cannot be read."""
     for section, (_, known) in SECTIONS.items():
         for name, setting in known.items():
             value = getattr(attrgetter(section)(settings), name)
@@ -117,7 +117,7 @@ def _check_references(settings: Settings) -> None:
 
 
 def _check_urls(settings: Settings) -> None:
-    """A `SettingsError` if store or broker would refuse their URL; neither is connected to."""
+    """A `SettingsError` if the URL of the store or broker is invalid; no connection is opened."""
     from redrive.stores import check_url
 
     check_url(settings.store)
@@ -133,9 +133,9 @@ def _check_urls(settings: Settings) -> None:
 def as_table(
     settings: Settings, written: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, dict[str, Any]]:
-    """The settings as plain values, the way a file would hold them, without secrets; rules are left out.
+    """The settings as plain values in the format of a file, without secrets and without rules.
 
-    `written` are the sections of file and environment: a value that is kept elsewhere is shown as its reference.
+    `written` are the sections of file and environment: a reference such as `env:NAME` is shown as it is written.
     """
     sections: dict[str, dict[str, Any]] = {}
     for section, (_, known) in SECTIONS.items():
@@ -150,7 +150,7 @@ def as_table(
                 values[name] = hide_secrets(values[name])
     login = sections["embedded"]["anonymous_login_pass"]
     if login != EmbeddedSettings().anonymous_login_pass and not is_reference(login):
-        sections["embedded"]["anonymous_login_pass"] = "…"  # noqa: S105  stands for a password
+        sections["embedded"]["anonymous_login_pass"] = "…"  # noqa: S105  replaces a password
     key = sections["server"]["key"]
     if key is not None and not is_reference(key):
         sections["server"]["key"] = "…"
@@ -159,7 +159,7 @@ def as_table(
 
 
 def _shown(key: str, value: Any) -> Any:
-    """What stands in a table of a list, without what only its owner may know: the path of a webhook is one of these."""
+    """A value of a table without its secrets; the path of a webhook URL is one."""
     if isinstance(value, str) and is_reference(value):
         return value
     if key in {"password", "secret"}:

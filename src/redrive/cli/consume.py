@@ -1,7 +1,7 @@
-"""`redrive consume`: run the handlers of a module as a process of its own.
+"""`redrive consume`: run the handlers of a module.
 
-SIGTERM and SIGINT stop in order; a second one ends at once. SIGHUP, or with `--reload` a changed source file, stops in
-order and starts the same command anew, with the code as it is then.
+The first SIGTERM or SIGINT stops it in order; the second one ends the process. SIGHUP, or with `--reload` a changed
+source file, stops it in order and starts the same command again, with the current code.
 """
 
 import asyncio
@@ -14,20 +14,20 @@ from typing import Final, Literal
 
 import click
 
-from redrive.app import App, load_app
-from redrive.cli.running import PORT, logging_options, on_signal, run
+from redrive.app import App
+from redrive.cli.running import PORT, load_user_app, logging_options, on_signal, run
 from redrive.errors import on_one_line
 
-_LOOK_EVERY: Final = 0.5  # seconds between two looks at the source files
+_CHECK_INTERVAL: Final = 0.5  # seconds between two checks of the source files
 
 
 @click.command("consume")
 @click.argument("app_name", metavar="MODULE[:APP]")
-@click.option("--broker", "broker_url", help="The broker's URL, instead of the app's own.")
+@click.option("--broker", "broker_url", metavar="URL", help="The broker; default: the broker of the app.")
 @click.option(
-    "--metrics-port", type=PORT, help="Serve Prometheus metrics and /health on this port; 0: any free one."
+    "--metrics-port", type=PORT, help="Serve Prometheus metrics and /health on this port; 0: any free port."
 )
-@click.option("--reload", "watch_files", is_flag=True, help="Start anew when a source file changes.")
+@click.option("--reload", "watch_files", is_flag=True, help="Restart when a source file changes.")
 @logging_options
 @click.pass_obj
 def command(
@@ -39,7 +39,7 @@ def command(
     log_level: str,
     log_format: Literal["text", "json"],
 ) -> None:
-    """Run the handlers of a module: consume, retry, dead-letter.
+    """MODULE is imported from the current directory; APP is the name of its App, by default app.
 
     \b
     Examples:
@@ -47,36 +47,36 @@ def command(
       redrive consume orders --broker amqp://localhost --reload
       redrive consume orders --metrics-port 9100 --log-format json
 
-    MODULE is found where the command runs. Ctrl-C lets running handlers end and gives the rest back.
+    Ctrl-C waits for running handlers and releases the other messages to the broker.
     """
     from redrive.watch.logs import configure
 
     configure(log_level, log_format, sys.stderr)
-    app = load_app(app_name)
+    app = load_user_app(app_name)
     app.use(path=path, broker=broker_url)
     if run(_consume(app, metrics_port, watch_files=watch_files)):
-        click.echo("redrive consume starts anew")
+        click.echo("redrive consume: restarting")
         sys.stdout.flush()
-        os.execv(sys.executable, [sys.executable, "-m", "redrive", *sys.argv[1:]])  # noqa: S606  itself, as it was called
+        os.execv(sys.executable, [sys.executable, "-m", "redrive", *sys.argv[1:]])  # noqa: S606
 
 
 async def _consume(app: App, metrics_port: int | None, *, watch_files: bool) -> bool:
-    """Consume until a signal, or a changed file; whether to start anew."""
-    again = over = False
+    """Consume until a signal or a changed file; return whether to restart."""
+    restart = stopped = False
 
     def stop() -> None:
-        nonlocal again, over
-        again, over = False, True
+        nonlocal restart, stopped
+        restart, stopped = False, True
         app.stop()
 
-    def start_anew() -> None:
-        nonlocal again
-        again = not over  # who was told to end does not begin again
+    def stop_and_restart() -> None:
+        nonlocal restart
+        restart = not stopped
         app.stop()
 
     on_signal(stop)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, start_anew)
-    watching = asyncio.create_task(_changed(start_anew)) if watch_files else None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, stop_and_restart)
+    watching = asyncio.create_task(_changed(stop_and_restart)) if watch_files else None
     server = None
     try:
         if metrics_port is not None:
@@ -98,17 +98,17 @@ async def _consume(app: App, metrics_port: int | None, *, watch_files: bool) -> 
             watching.cancel()
         if server is not None:
             server.close()
-    return again
+    return restart
 
 
-async def _changed(tell: Callable[[], None]) -> None:
-    """Tell when a source file of the user's own modules is newer than when we began."""
+async def _changed(report: Callable[[], None]) -> None:
+    """Call `report` when a source file of a user module has changed since the start."""
     before = _times()
     while True:
-        await asyncio.sleep(_LOOK_EVERY)
+        await asyncio.sleep(_CHECK_INTERVAL)
         now = _times()
         if any(before.get(name, stamp) != stamp for name, stamp in now.items()):
-            tell()
+            report()
             return
         before = {**now, **before}
 

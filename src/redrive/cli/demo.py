@@ -1,6 +1,6 @@
-"""`redrive demo`: a small shop that fails in every way there is.
+"""`redrive demo`: a sample shop with failing consumers.
 
-Ctrl-C closes it in order; a second one ends at once.
+The first Ctrl-C stops it in order; the second one ends the process.
 """
 
 import sys
@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from redrive.cli.output import as_json
+from redrive.cli.output import to_json
 from redrive.cli.running import PORT, on_signal, run
 from redrive.demo.run import Demo, Options, write_settings
 from redrive.demo.story import Summary
@@ -23,44 +23,42 @@ from redrive.private_files import private_opener
 
 @click.command("demo")
 @click.option(
-    "--seconds", type=click.IntRange(1), help="Close the shop after this time; without it Ctrl-C does."
+    "--seconds", type=click.IntRange(1), help="Stop after this many seconds; default: run until Ctrl-C."
 )
-@click.option("--port", type=PORT, default=0, show_default=True, help="The port for HTTP; 0: any free one.")
+@click.option("--port", type=PORT, default=0, show_default=True, help="HTTP port; 0: any free port.")
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep everything in this directory, which has to be empty or new; without it nothing is left.",
+    help="Keep all data in this directory, which must be new or empty; default: all data is removed.",
 )
-@click.option("--json", "for_programs", is_flag=True, help="Only the summary, as JSON.")
-def command(seconds: int | None, port: int, data: Path | None, for_programs: bool) -> None:  # noqa: FBT001
-    """A small shop with orders, payments and mail, in which everything goes wrong that can.
+@click.option("--json", "as_json", is_flag=True, help="Print only the summary, as JSON.")
+def command(seconds: int | None, port: int, data: Path | None, as_json: bool) -> None:  # noqa: FBT001
+    """The shop has orders, payments and mail. It uses its own broker and store, with short delays.
 
     \b
     Examples:
       redrive demo
       redrive demo --seconds 60
       redrive demo --data shop --port 8642
-
-    It brings its own broker and store, and touches nothing else. All waits are short.
     """
     with _directory(data) as directory:
         options = Options(
             directory=directory, seconds=None if seconds is None else timedelta(seconds=seconds), port=port
         )
         file = write_settings(options)
-        if not for_programs:
-            _say("The shop is opened: broker, store, three consumers …")
-        summary = _run(options, file, _view(for_programs=for_programs))
+        if not as_json:
+            _say("starting the shop: broker, store, three consumers …")
+        summary = _run(options, file, _view(as_json=as_json))
     if summary is None:
         return
-    if for_programs:
-        click.echo(as_json(msgspec.to_builtins(summary)))
+    if as_json:
+        click.echo(to_json(msgspec.to_builtins(summary)))
     else:
         click.echo(f"\n{summary_in_words(summary)}\n\n{_next(data)}")
 
 
-def _view(*, for_programs: bool) -> View:
-    if for_programs:
+def _view(*, as_json: bool) -> View:
+    if as_json:
         return Silent()
     return Screen() if sys.stdout.isatty() else Lines(_say)
 
@@ -86,7 +84,7 @@ def _run(options: Options, file: Path, view: View) -> Summary | None:
 
     file_name = options.directory / "demo.log"
     with open(file_name, "w", encoding="utf-8", opener=private_opener) as log:
-        handler = configure("info", "text", log)  # the screen is taken
+        handler = configure("info", "text", log)  # the screen shows the shop
         try:
             return run(_open(options, file, view))
         finally:
@@ -103,15 +101,15 @@ async def _open(options: Options, file: Path, view: View) -> Summary | None:
 
 def _next(data: Path | None) -> str:
     if data is None:
-        return "Try next: 'redrive demo --data shop' keeps all of it, to be looked at afterwards."
+        return "Next: 'redrive demo --data shop' keeps the data."
     config = f"redrive --config {data / 'redrive.toml'}"
     return "\n".join(
         (
-            "Try next:",
+            "Next:",
             f"  {config} list state:manual",
             f"  {config} show ID",
             f"  {config} groups",
-            f"  {config} replay --where state:manual --dry-run",
+            f"  {config} replay state:manual --dry-run",
             f"  {config} serve",
         )
     )

@@ -1,4 +1,4 @@
-"""`redrive explain`: what is this error taken for, and which rule says so?"""
+"""`redrive explain`: how an error is classified."""
 
 import os
 from datetime import timedelta
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from redrive.cli.output import as_json
+from redrive.cli.output import to_json
 from redrive.clock import SystemClock
 from redrive.errors import on_one_line
 from redrive.rules import Exhausted, choose, format_duration
@@ -15,12 +15,12 @@ from redrive.settings import load
 
 @click.command("explain")
 @click.argument("text")
-@click.option("--type", "error_type", default="", help="The error's type, such as TimeoutError.")
-@click.option("--status", type=click.IntRange(100, 599), help="The HTTP status that came with it.")
-@click.option("--json", "for_programs", is_flag=True, help="As JSON, for programs.")
+@click.option("--type", "error_type", default="", help="The type of the error, such as TimeoutError.")
+@click.option("--status", type=click.IntRange(100, 599), help="The HTTP status of the error.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_obj
-def command(path: Path | None, text: str, error_type: str, status: int | None, for_programs: bool) -> None:  # noqa: FBT001
-    """Tell what an error is taken for, why, and what would be done about it.
+def command(path: Path | None, text: str, error_type: str, status: int | None, as_json: bool) -> None:  # noqa: FBT001
+    """Also shows what the consumer and the recovery would do with the message.
 
     \b
     Examples:
@@ -42,12 +42,12 @@ def command(path: Path | None, text: str, error_type: str, status: int | None, f
         "redrive_in": None if due is None else format_duration(timedelta(seconds=round(due.total_seconds()))),
         "shown_as": settings.redactor().clean_error(error_type or "Error", text),
     }
-    if for_programs:
-        click.echo(as_json(answer))
+    if as_json:
+        click.echo(to_json(answer))
         return
     click.echo(f"kind       {answer['kind']}")
-    consumer = "gives it back for retry" if found.retryable else "dead-letters it at once"
+    consumer = "retries the message" if found.retryable else "dead-letters the message immediately"
     click.echo(f"consumer   {consumer} (rule: {found.rule})")
-    when = "when a person says so" if due is None else f"after {answer['redrive_in']}"
+    when = "by a person" if due is None else f"after {answer['redrive_in']}"
     click.echo(f"recovery   {answer['strategy']}, {when}")
     click.echo(on_one_line(f"shown as   {answer['shown_as']}"))

@@ -1,8 +1,8 @@
-"""Which files of redrive on this machine can other users read?
+"""Files of redrive on this machine that other users can read.
 
 The files that the settings name: the SQLite store with its write-ahead log, the lock and the key of the server, the
 journal of the embedded broker and the archive of old letters. Redrive creates them for their owner alone; files of
-earlier versions, restored backups and copies may be open.
+earlier versions, restored backups and copies may be readable by others.
 """
 
 import shlex
@@ -19,7 +19,7 @@ RULE: Final = "open-files"
 
 
 def permission_findings(settings: Settings) -> list[Finding]:
-    """One warning for each set of files that is open to other users, with the command that closes it."""
+    """One warning for each set of files that other users can read, with the command that fixes it."""
     data = Path(settings.server.data_directory)
     findings = [*_about(_store_files(settings, data), "chmod 600", recursive=False)]
     directories = [data / "broker"]
@@ -33,7 +33,7 @@ def permission_findings(settings: Settings) -> list[Finding]:
 def _store_files(settings: Settings, data: Path) -> Iterator[Path]:
     scheme, _, name = settings.store.url.partition(":")
     if scheme == "sqlite" and name:
-        # A server without a store of its own keeps it in its data directory.
+        # A relative path may also be relative to the data directory of the server.
         for file in dict.fromkeys((Path(name), data / name)):
             yield from (file.with_name(f"{file.name}{suffix}") for suffix in ("", "-wal", "-shm", ".serve"))
     yield data / KEY_FILE
@@ -58,6 +58,6 @@ def _about(paths: Iterable[Path], command: str, *, recursive: bool) -> Iterator[
         severity="warning",
         subject=str(first),
         text=f"other users of this machine have access to {first} (mode {mode:04o}){more}",
-        loss="nothing, but messages, and the key of the server, can be read by others",
+        loss="no message is lost, but other users can read messages and the key of the server",
         mend=f"{command} {' '.join(shlex.quote(str(path)) for path in targets)}",
     )

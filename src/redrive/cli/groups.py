@@ -1,30 +1,42 @@
-"""`redrive groups`: which failures are the same?"""
+"""`redrive groups`: letters grouped by the cause of their failure."""
 
 from pathlib import Path
 
 import click
 
-from redrive.cli.letters import ago, common, plain, query_of, with_store
-from redrive.cli.output import as_json
+from redrive.cli.letter_table import plain, relative_time
+from redrive.cli.output import echo_paged, to_json
+from redrive.cli.selection import (
+    SelectionCommand,
+    all_option,
+    run_with_store,
+    select,
+    selection_argument,
+    store_options,
+)
 from redrive.cli.table import table
 from redrive.settings import Settings
 from redrive.stores.base import Store
 from redrive.stores.operations import Group
 
 
-@click.command("groups")
-@click.argument("filter_words", metavar="[FILTER]...", nargs=-1)
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Groups shown.")
-@common
+@click.command("groups", cls=SelectionCommand)
+@selection_argument
+@all_option
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of groups."
+)
+@store_options
 @click.pass_obj
 def command(
     path: Path | None,
-    filter_words: tuple[str, ...],
+    words: tuple[str, ...],
+    with_closed: bool,  # noqa: FBT001  click passes flags by name
     limit: int,
     server: str | None,
-    for_programs: bool,  # noqa: FBT001  click passes flags by name
+    as_json: bool,  # noqa: FBT001
 ) -> None:
-    """Group dead letters by the cause of their failure, the largest group first.
+    """A group has one error type, code location and normalised text. The largest group comes first.
 
     \b
     Examples:
@@ -32,21 +44,21 @@ def command(
       redrive groups state:manual since:1d
       redrive list group:9730603f8999838d
     """
-    query = query_of(filter_words)
+    selection = select(words)
 
     async def work(store: Store, _settings: Settings) -> list[Group]:
-        return await store.groups(query, limit=limit)
+        return await store.groups(await selection.open_query(store, with_closed=with_closed), limit=limit)
 
-    found = with_store(path, server, work)
-    if for_programs:
-        click.echo(as_json(plain(found)))
+    found = run_with_store(path, server, work)
+    if as_json:
+        click.echo(to_json(plain(found)))
         return
     if not found:
-        click.echo("no letters match")
+        click.echo("no letters match" if with_closed else "no open letters match")
         return
     rows = [
-        [group.group, str(group.count), ", ".join(group.sources), ago(group.first_seen), ago(group.last_seen),
+        [group.group, str(group.count), ", ".join(group.sources), relative_time(group.last_seen),
          f"{group.error_type}: {group.error_text}"]
         for group in found
     ]  # fmt: skip
-    click.echo(table(("group", "letters", "sources", "first", "last", "error"), rows))
+    echo_paged(table(("group", "letters", "sources", "last", "error"), rows))

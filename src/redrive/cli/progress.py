@@ -1,8 +1,4 @@
-"""How far is a long piece of work?
-
-On a screen a bar with rate and time left, drawn on standard error and gone from the keyboard's way whatever happens; in
-a pipe a line now and then; for programs nothing. What is counted is not known here.
-"""
+"""Progress of long commands on standard error: a bar on a terminal, lines in a pipe, nothing with `--json`."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -15,13 +11,13 @@ import click
 from redrive.clock import SystemClock
 from redrive.errors import on_one_line
 
-_LINE_EVERY: Final = timedelta(seconds=2)
-Show = Callable[[int, str, str], None]  # how many so far, what is going on, what else there is to say
+_LINE_INTERVAL: Final = timedelta(seconds=2)
+Show = Callable[[int, str, str], None]  # number done, phase, detail
 
 
 @contextmanager
 def progress(total: int | None, *, quiet: bool, done: int = 0) -> Iterator[Show]:
-    """Something to call with each step; `total` is None where nobody knows it."""
+    """A function to call at each step; `total` is None if it is unknown."""
     if quiet:
         yield lambda _done, _what, _more: None
     elif sys.stderr.isatty():
@@ -38,7 +34,7 @@ def _lines(total: int | None) -> Show:
     def show(done: int, what: str, more: str) -> None:
         nonlocal last
         now = clock.monotonic()
-        if last is None or what != last[1] or done == total or now - last[0] >= _LINE_EVERY:
+        if last is None or what != last[1] or done == total or now - last[0] >= _LINE_INTERVAL:
             last = (now, what)
             count = f"{done}" if total is None else f"{done} of {total}"
             click.echo(on_one_line(f"{what}: {count}{f' ({more})' if more else ''}"), err=True)

@@ -1,9 +1,11 @@
-"""Which command is meant, and how do errors reach people and programs?"""
+"""Find the command, and turn errors into one line and an exit code."""
 
+import copy
 import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import click
@@ -12,39 +14,63 @@ from click.shell_completion import CompletionItem
 from redrive._version import __version__
 from redrive.errors import RedriveError, did_you_mean, on_one_line
 
-# Command → the module that holds it (as `command`, or by a name of its own), imported when the command is called, and
-# its line in --help.
+# Command → its module (`command` in it, or the name after the colon), imported when the command is called, and the
+# first line of its help. The docstring of the command has the rest.
 _COMMANDS: Final = {
-    "alerts": ("redrive.cli.alerts", "See and acknowledge incidents; try how alerts are told."),
-    "assign": ("redrive.cli.changing:assign", "Give letters to somebody to look after."),
-    "broker": ("redrive.cli.broker", "Run the embedded AMQP broker."),
-    "brokers": ("redrive.cli.brokers", "List the registered brokers; release a name."),
-    "completion": ("redrive.cli.completion", "Print what a shell needs to complete commands."),
+    "alerts": ("redrive.cli.alerts", "List and acknowledge incidents; send test alerts."),
+    "assign": ("redrive.cli.triage:assign", "Assign dead letters to a person."),
+    "broker": ("redrive.cli.broker", "Run the embedded AMQP 0-9-1 broker."),
+    "brokers": ("redrive.cli.brokers", "List the registered brokers; release a broker name."),
+    "completion": ("redrive.cli.completion", "Print the completion script for a shell."),
     "config": ("redrive.cli.config", "Check and show the settings."),
     "consume": ("redrive.cli.consume", "Run the handlers of a module."),
-    "demo": ("redrive.cli.demo", "Open a small shop in which everything goes wrong."),
-    "discard": ("redrive.cli.changing:discard", "Archive letters that nobody is to send back."),
-    "doctor": ("redrive.cli.doctor", "Find what would lose messages."),
-    "edit": ("redrive.cli.edit", "Change letters before they are sent back."),
-    "explain": ("redrive.cli.explain", "Tell what an error is taken for, and why."),
-    "export": ("redrive.cli.moving:export", "Write letters to files."),
-    "groups": ("redrive.cli.groups", "Group letters by the cause of their failure."),
-    "import": ("redrive.cli.moving:import_", "Add the letters of files to the store."),
+    "demo": ("redrive.cli.demo", "Run a sample shop whose consumers fail in many ways."),
+    "discard": ("redrive.cli.triage:discard", "Archive dead letters without redriving them."),
+    "doctor": ("redrive.cli.doctor", "Check a broker for configurations that lose messages."),
+    "edit": ("redrive.cli.edit", "Edit dead letters before they are redriven."),
+    "explain": ("redrive.cli.explain", "Show how an error is classified, and which rule matched."),
+    "export": ("redrive.cli.transfer:export", "Write dead letters as JSON lines, CSV or an archive."),
+    "groups": ("redrive.cli.groups", "Group dead letters by the cause of their failure."),
+    "import": ("redrive.cli.transfer:import_", "Add the letters of archive files to the store."),
     "list": ("redrive.cli.list_", "List dead letters."),
-    "note": ("redrive.cli.changing:note", "Write a note beside a letter."),
-    "operations": ("redrive.cli.replay:operations", "List replays and what became of their letters."),
-    "priority": ("redrive.cli.changing:priority", "Set the priority of letters."),
-    "provision": ("redrive.cli.provision", "Make queues, exchanges and bindings."),
-    "replay": ("redrive.cli.replay", "Send dead letters back."),
-    "resolve": ("redrive.cli.changing:resolve", "Confirm that unconfirmed letters were processed."),
-    "set-broker": ("redrive.cli.brokers:set_broker", "Assign letters to a broker."),
-    "show": ("redrive.cli.show", "Show a letter and its journey."),
-    "serve": ("redrive.cli.serve", "Run everything: collect, send back, answer over HTTP."),
-    "stats": ("redrive.cli.stats", "Count dead letters."),
-    "store": ("redrive.cli.store", "Look after the dead-letter store."),
-    "tag": ("redrive.cli.changing:tag", "Add tags to letters, or remove them."),
-    "top": ("redrive.cli.stats:top", "Watch the figures change."),
+    "note": ("redrive.cli.triage:note", "Add a note to dead letters."),
+    "operations": ("redrive.cli.operations", "List replays and their results."),
+    "priority": ("redrive.cli.triage:priority", "Set the priority of dead letters."),
+    "provision": ("redrive.cli.provision", "Create missing queues, exchanges, bindings and topics."),
+    "publish": ("redrive.cli.publish", "Publish a message and wait until the broker confirms it."),
+    "replay": ("redrive.cli.replay", "Send dead letters back to their queues."),
+    "resolve": (
+        "redrive.cli.triage:resolve",
+        "Confirm that the messages of unconfirmed letters were processed.",
+    ),
+    "serve": ("redrive.cli.serve", "Run the server: collect, redrive, alert, answer over HTTP."),
+    "set-broker": ("redrive.cli.brokers:set_broker", "Assign dead letters to a broker."),
+    "show": ("redrive.cli.show", "Show one dead letter with its message and history."),
+    "stats": ("redrive.cli.stats", "Count dead letters by state, broker, source, error, kind and reason."),
+    "store": ("redrive.cli.store", "Check the dead-letter store."),
+    "tag": ("redrive.cli.triage:tag", "Add tags to dead letters, or remove them."),
+    "top": ("redrive.cli.stats:top", "Watch the numbers of dead letters change."),
 }
+# Options of earlier versions, by command.
+_RENAMED_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "alerts list": {"--over": "--all"},
+        "discard": {"--why": "--reason"},
+        "edit": {"--copies": "--include-closed"},
+        "export": {"--to": "--output"},
+        "replay": {
+            "--batch": "--batch-size",
+            "--canary-wait": "--canary-timeout",
+            "--copies": "--include-closed",
+            "--new-id": "--new-message-id",
+            "--skip-done": "--skip-processed",
+            "--stop-at": "--max-failure-rate",
+            "--to-exchange": "--broadcast",
+            "--to-partition": "--same-partition",
+        },
+        "top": {"--times": "--count"},
+    }
+)
 
 
 class _Lazy(click.Group):
@@ -56,12 +82,14 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in _COMMANDS:
             return None
-        module, _, name = _COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), name or "command")
+        place, line = _COMMANDS[cmd_name]
+        module, _, name = place.partition(":")
+        command: click.Command = copy.copy(getattr(importlib.import_module(module), name or "command"))
+        command.help = f"{line}\n\n{command.help or ''}"
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Commands by the table, so that a key press imports none of them."""
+        """Complete commands from the table, without importing them."""
         known = [
             CompletionItem(name, help=line)
             for name, (_, line) in sorted(_COMMANDS.items())
@@ -87,27 +115,31 @@ class _Lazy(click.Group):
     "--config",
     "path",
     type=click.Path(path_type=Path),
-    help="The settings file; without it redrive.toml here.",
+    help="The settings file; default: redrive.toml in the current directory.",
 )
 @click.pass_context
 def cli(ctx: click.Context, path: Path | None) -> None:
-    """The dead-letter system: keep, explain and send back what could not be processed.
+    """The dead-letter system for Python: collect, inspect, edit and redrive messages that could not be processed.
 
     \b
     Examples:
-      redrive consume orders:app
-      redrive doctor orders:app
-      redrive explain "External API timeout after 5000ms"
+      redrive serve
+      redrive consume shop:app
+      redrive list source:orders
+      redrive replay source:orders error:TimeoutError
 
-    Exit codes: 0 done, 1 failed, 2 wrong settings, filter or usage, 3 the store cannot do it, 4 the broker cannot.
+    Exit codes: 0 success, 1 failure, 2 wrong settings, filter or usage, 3 store error, 4 broker error. NO_COLOR=1 turns
+    colours off, FORCE_COLOR=1 turns them on in pipes.
     """
     ctx.obj = path
     if os.environ.get("NO_COLOR"):
         ctx.color = False
+    elif os.environ.get("FORCE_COLOR"):
+        ctx.color = True
 
 
 def run(args: Sequence[str]) -> int:
-    """Run a command line and give its exit code."""
+    """Run a command line and return its exit code."""
     try:
         cli.main(list(args), prog_name="redrive", standalone_mode=False)
     except RedriveError as error:
@@ -115,13 +147,15 @@ def run(args: Sequence[str]) -> int:
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return 2
+    except click.NoSuchOption as error:
+        return _fail(_describe_unknown_option(error), error.exit_code)
     except click.ClickException as error:
         return _fail(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return _fail("interrupted", 130)
     except click.exceptions.Exit as end:
         return end.exit_code
-    except SystemExit as end:  # click's own ends: the shell was answered (0), or whoever read went away (1)
+    except SystemExit as end:  # by click: completion is done (0), or the reader closed the pipe (1)
         return 141 if end.code else 0
     return 0
 
@@ -129,3 +163,13 @@ def run(args: Sequence[str]) -> int:
 def _fail(message: str, code: int) -> int:
     click.echo(f"redrive: {on_one_line(' '.join(message.split()))}", err=True)
     return code
+
+
+def _describe_unknown_option(error: click.NoSuchOption) -> str:
+    """The message for an option that does not exist, or no longer exists."""
+    option = error.option_name
+    command = "" if error.ctx is None else error.ctx.command_path.removeprefix("redrive ")
+    if option == "--where":
+        return f"no option '--where': filters are positional now: redrive {command} 'source:orders'"
+    new = _RENAMED_OPTIONS.get(command, {}).get(option)
+    return error.format_message() if new is None else f"no option '{option}'; did you mean '{new}'?"

@@ -1,6 +1,6 @@
-"""`redrive serve`: everything in one process.
+"""`redrive serve`: the server.
 
-SIGTERM and SIGINT stop in order; a second one ends at once.
+The first SIGTERM or SIGINT stops it in order; the second one ends the process.
 """
 
 import os
@@ -20,18 +20,20 @@ from redrive.settings import Settings, load
 @click.option(
     "--data",
     type=click.Path(file_okay=False),
-    help="The data directory, instead of server.data_directory (here).",
+    help="The data directory; default: server.data_directory, or the current directory.",
 )
-@click.option("--broker", "broker_url", metavar="URL", help="The broker; without one the embedded broker.")
-@click.option("--port", type=PORT, help="The port for HTTP, instead of server.port (8642); 0: any free one.")
-@click.option("--broker-port", type=PORT, help="The embedded broker's port for AMQP (5672); 0: any free one.")
 @click.option(
-    "--management-port", type=PORT, help="The embedded broker's management port (15672); 0: any free one."
+    "--broker", "broker_url", metavar="URL", help="The broker; default: broker.url, or the embedded broker."
+)
+@click.option("--port", type=PORT, help="HTTP port; default: server.port (8642); 0: any free port.")
+@click.option("--broker-port", type=PORT, help="AMQP port of the embedded broker (5672); 0: any free port.")
+@click.option(
+    "--management-port", type=PORT, help="Management port of the embedded broker (15672); 0: any free port."
 )
 @click.option(
     "--workers",
     type=click.IntRange(0, 1000),
-    help="How many workers send letters back, instead of recover.workers.",
+    help="Number of workers that redrive letters; default: recover.workers.",
 )
 @logging_options
 @click.pass_obj
@@ -46,15 +48,13 @@ def command(
     log_level: str,
     log_format: Literal["text", "json"],
 ) -> None:
-    """Run everything: collect dead letters, send them back, answer over HTTP.
+    """Without a broker in the settings, the server starts the embedded broker. Ctrl-C stops it in order.
 
     \b
     Examples:
       redrive serve
       redrive serve --data /var/lib/redrive --broker amqp://user:password@rabbit/shop
       redrive --config production.toml serve --workers 4 --log-format json
-
-    Without a broker it starts one of its own. Ctrl-C stops in order.
     """
     from redrive.watch.logs import configure
 
@@ -70,10 +70,10 @@ def command(
 
 
 def _with(settings: Settings, **sections: dict[str, object]) -> Settings:
-    """The settings, with what the command line says instead."""
+    """The settings, overridden by options of the command line."""
     for name, values in sections.items():
-        said = {key: value for key, value in values.items() if value is not None}
-        section = msgspec.structs.replace(getattr(settings, name), **said)
+        given = {key: value for key, value in values.items() if value is not None}
+        section = msgspec.structs.replace(getattr(settings, name), **given)
         settings = msgspec.structs.replace(settings, **{name: section})
     return settings
 

@@ -1,8 +1,7 @@
-"""Which sources on which broker are meant?
+"""The sources and the broker of `provision` and `doctor`.
 
-Both `provision` and `doctor` ask this. The rule: what stands on the command line wins over the application, and the
-application over the settings. `--source` picks from the sources that those two know; a name that nobody knows is a
-source with defaults, unless an application was named: then it is a mistake.
+The command line overrides the application, and the application overrides the settings. `--source` chooses from the
+sources of both; an unknown name is a source with defaults, or an error if an application was named.
 """
 
 import os
@@ -13,7 +12,8 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from redrive.app import App, load_app, sources_of
+from redrive.app import App, sources_of
+from redrive.cli.running import load_user_app
 from redrive.errors import SettingsError, use_instead
 from redrive.settings import SourceSettings, load
 from redrive.transports.base import Source
@@ -22,26 +22,26 @@ from redrive.transports.upkeep import Upkeep, upkeep_of
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Sources, and where they are."""
+class AdminTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """Sources and their broker."""
 
     sources: tuple[Source, ...]
     broker: Upkeep
 
 
 def place_options(command: F) -> F:
-    """The argument and the options by which sources and broker are named."""
+    """The argument and the options that name sources and broker."""
     for option in (
-        click.option("--json", "for_programs", is_flag=True, help="As JSON, for programs."),
+        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
         click.option(
             "--management-url",
             metavar="URL",
-            help="The management API of a RabbitMQ; without it the broker's host, port 15672, same user.",
+            help="RabbitMQ management API; default: the host and user of the broker, port 15672.",
         ),
         click.option(
             "--broker",
             metavar="URL",
-            help="The broker: amqp://user:password@host:5672/vhost or kafka://host:9092.",
+            help="The broker, such as amqp://user:password@host:5672/vhost or kafka://host:9092.",
         ),
         click.option(
             "--source", "names", metavar="NAME", multiple=True, help="Only this source; can be repeated."
@@ -54,22 +54,22 @@ def place_options(command: F) -> F:
 
 def place_of(
     config: Path | None, app: str | None, names: Sequence[str], broker: str | None, management_url: str | None
-) -> Place:
-    """What is meant; a `SettingsError` says what is missing."""
+) -> AdminTarget:
+    """Sources and broker from the command line, the application and the settings."""
     if app is None:
-        meant = App(settings=load(config, os.environ))
+        chosen = App(settings=load(config, os.environ))
     else:
-        meant = load_app(app)
-        meant.use(path=config)
-    url = broker or meant.broker_url
+        chosen = load_user_app(app)
+        chosen.use(path=config)
+    url = broker or chosen.broker_url
     if url is None:
         raise SettingsError(
-            "the application has no broker with a URL; give --broker amqp://host/vhost or kafka://host"
+            "the application has no broker URL; pass --broker amqp://host/vhost or kafka://host"
         )
-    # What the settings say of the management API, they say of their own broker.
-    at = management_url or (meant.settings.broker.management_url if broker is None else None)
-    return Place(
-        sources=_chosen(meant, names, strict=app is not None),
+    # The management URL of the settings belongs to the broker of the settings.
+    at = management_url or (chosen.settings.broker.management_url if broker is None else None)
+    return AdminTarget(
+        sources=_chosen(chosen, names, strict=app is not None),
         broker=upkeep_of(url, at),
     )
 
@@ -79,7 +79,7 @@ def _chosen(app: App, names: Sequence[str], *, strict: bool) -> tuple[Source, ..
     if not names:
         if not known:
             raise SettingsError(
-                "no source: name an application as MODULE:APP, give --source NAME, or write [[sources]] in the settings"
+                "no source: pass MODULE:APP or --source NAME, or add [[sources]] to the settings"
             )
         return tuple(known.values())
     for name in names:

@@ -1,4 +1,4 @@
-"""`redrive store`: is the store whole, and what is in it?"""
+"""`redrive store`: check the integrity of the store."""
 
 import asyncio
 import os
@@ -7,7 +7,9 @@ from typing import Any
 
 import click
 
-from redrive.cli.output import as_json
+from redrive.cli.letter_table import state_name
+from redrive.cli.output import to_json
+from redrive.cli.selection import pluralise
 from redrive.errors import StoreDamagedError, on_one_line
 from redrive.letters import LetterState
 from redrive.settings import hide_secrets, load
@@ -16,7 +18,7 @@ from redrive.stores import open_store
 
 @click.group("store")
 def command() -> None:
-    """Look after the dead-letter store.
+    """The store is that of the settings.
 
     \b
     Examples:
@@ -26,10 +28,10 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--json", "for_programs", is_flag=True, help="As JSON, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_obj
-def check(path: Path | None, for_programs: bool) -> None:  # noqa: FBT001  click passes flags by name
-    """Open the store, look at all of it for damage, and count what is there.
+def check(path: Path | None, as_json: bool) -> None:  # noqa: FBT001  click passes flags by name
+    """Check the integrity of the whole store, and count its letters by state.
 
     \b
     Examples:
@@ -37,14 +39,12 @@ def check(path: Path | None, for_programs: bool) -> None:  # noqa: FBT001  click
       REDRIVE_STORE_URL=sqlite:/var/lib/redrive/redrive.db redrive store check --json
     """
     answer = asyncio.run(_check(path))
-    if for_programs:
-        click.echo(as_json(answer))
+    if as_json:
+        click.echo(to_json(answer))
         return
-    click.echo(
-        f"{on_one_line(answer['url'])} is whole: {answer['letters']} letter{'s' if answer['letters'] != 1 else ''}"
-    )
+    click.echo(f"{on_one_line(answer['url'])}: no damage found, {pluralise(answer['letters'])}")
     for state, count in answer["states"].items():
-        click.echo(f"  {state:<15} {count:>10}")
+        click.echo(f"  {state_name(state):<15} {count:>10}")
 
 
 async def _check(path: Path | None) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""How do rows become a table that a person can read, on a screen of any width or in a pipe?
+"""Tables for terminals of any width and for pipes.
 
-Columns are as wide as they need to be. On a screen that is too narrow the last one is cut first, then the widest of the
-others; the first one, which names the row, never is. In a pipe cells are as long as they are, up to a limit that no
-sensible text has (255 columns, and 5,000 for the last one), so that one long name does not widen every row.
+Columns are as wide as their content. On a narrow terminal the last column is cut first, down to 30 columns, then the
+widest of the others, then the last one again; the first column, which names the row, is never cut. In a pipe cells are
+cut only at 255 columns (the last one at 5,000), so that one long name does not widen every row.
 
-The rule: what stands in a cell is shown and never acted upon. Control characters, also those that change the direction
-of text, are escaped. Colour comes from `Coloured` alone, not from what the text brings along.
+Control characters in cells, including those that change the direction of text, are escaped. Colour comes from
+`Coloured` alone.
 """
 
 import shutil
@@ -19,7 +19,8 @@ import click
 from redrive.errors import on_one_line
 
 _GAP: Final = 2
-_LEAST: Final = 7  # columns of a cell that was cut; eight columns of letters fit into 80
+_MIN_COLUMNS: Final = 7  # of a cell that was cut
+_MIN_LAST_COLUMNS: Final = 30  # of the last cell, while others can be cut
 _MAX_COLUMNS: Final = 255  # of any cell but the last of its row
 _MAX_LAST_COLUMNS: Final = 5_000
 
@@ -35,7 +36,7 @@ Cell: TypeAlias = str | Coloured
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[Cell]], *, room: int | None = None) -> str:
-    """The table; `room` is the width of the screen, None: whatever the screen has."""
+    """The table; `room` is the width of the terminal, None: as wide as it is."""
     clean = [
         [*map(_shown, row[:-1]), *(_shown(cell, _MAX_LAST_COLUMNS) for cell in row[-1:])] for row in rows
     ]
@@ -51,12 +52,12 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[Cell]], *, room: int | 
 
 
 def screen() -> int:
-    """How many columns there are; in a pipe, as many as anybody may want."""
+    """Columns of the terminal; unlimited in a pipe."""
     return shutil.get_terminal_size((120, 24)).columns if sys.stdout.isatty() else sys.maxsize
 
 
 def width(text: str) -> int:
-    """How many columns of a screen the text takes."""
+    """Columns that the text takes on a terminal."""
     if text.isascii():
         return len(text)
     return sum(
@@ -66,7 +67,7 @@ def width(text: str) -> int:
 
 
 def cut(text: str, wide: int) -> str:
-    """The text in exactly so many columns."""
+    """The text in exactly `wide` columns."""
     size = width(text)
     if size > wide:
         size = at = 0
@@ -81,12 +82,13 @@ def _fitted(natural: Sequence[int], titles: Sequence[str], room: int) -> list[in
     widths = list(natural)
     if not widths:
         return widths
-    places = [len(widths) - 1, *sorted(range(1, len(widths) - 1), key=lambda at: -natural[at])]
-    for at in places:
-        too_much = sum(widths) + _GAP * (len(widths) - 1) - room
+    last = len(widths) - 1
+    others = sorted(range(1, last), key=lambda at: -natural[at])
+    for at, least in ((last, _MIN_LAST_COLUMNS), *((at, _MIN_COLUMNS) for at in (*others, last))):
+        too_much = sum(widths) + _GAP * last - room
         if too_much <= 0 or at == 0:
             break
-        widths[at] = max(min(_LEAST, natural[at]), len(titles[at]), widths[at] - too_much)
+        widths[at] = max(min(least, natural[at]), len(titles[at]), widths[at] - too_much)
     return widths
 
 
@@ -95,7 +97,7 @@ def _joined(titles: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _shown(cell: Cell, limit: int = _MAX_COLUMNS) -> str:
-    """What a cell shows: one line of printable characters, not wider than the limit."""
+    """The text of a cell: one line of printable characters, not wider than the limit."""
     text = cell.text if isinstance(cell, Coloured) else cell
     line = on_one_line(text[: limit + 1])
     return cut(line, limit).rstrip() if width(line) > limit else line

@@ -273,6 +273,6 @@ def hints(places: Places) -> Sequence[str]:
         "The shop is open. In another terminal:",
         f"  redrive list {server}",
         f"  redrive show {server} ID",
-        f"  redrive replay {server} --broker {places.broker} --where state:manual --dry-run",
+        f"  redrive replay {server} --broker {places.broker} state:manual --dry-run",
         f"  redrive top {server}",
     )

@@ -105,6 +105,26 @@ def _ready(rule: Rule) -> _Ready:
     return _Ready(rule.kind, stems, pattern, "s", rule.check, rule.yields, rule.needs, rule.also, rule.reach)
 
 
+def check_redaction(
+    mode: str,
+    patterns: Mapping[str, str],
+    terms: Sequence[str],
+    allow: Sequence[str],
+    disabled: Sequence[str],
+) -> None:
+    """A `SettingsError` if no `Redactor` has these options. Does not compile the built-in patterns (0.1 s)."""
+    if mode not in get_args(Mode):
+        raise SettingsError(f"redaction mode {mode!r} is unknown; use 'secret' or 'text'")
+    for name in disabled:
+        if name not in KINDS:
+            raise SettingsError(f"redaction kind {name!r} is unknown; use one of {', '.join(KINDS)}")
+    for kind, pattern in patterns.items():
+        _extra(kind, pattern)
+    for name, words in (("terms", terms), ("allow", allow)):
+        if words:
+            _literals(name, words)
+
+
 @dataclass(frozen=True, slots=True)
 class Redactor:
     """What is to be hidden, decided once; `clean` never raises, whatever the text.
@@ -132,11 +152,7 @@ class Redactor:
     _kept: re.Pattern[str] | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.mode not in get_args(Mode):
-            raise SettingsError(f"redaction mode {self.mode!r} is unknown; use 'secret' or 'text'")
-        for name in self.disabled:
-            if name not in KINDS:
-                raise SettingsError(f"redaction kind {name!r} is unknown; use one of {', '.join(KINDS)}")
+        check_redaction(self.mode, self.patterns, self.terms, self.allow, self.disabled)
         built_in = RULES + (SEED_RULES if self.mode == "text" else ())
         rules = [_ready(rule) for rule in built_in if rule.kind not in self.disabled]
         rules += [_extra(kind, pattern) for kind, pattern in self.patterns.items()]

@@ -358,7 +358,10 @@ class Replay:
         if head.state in {LetterState.RESOLVED, LetterState.ARCHIVED}:
             return SKIPPED, f"it is {str(head.state).removeprefix('dlq_')} already"
         if head.state is LetterState.FAILED:
-            return FAILED, "it is failed: it was redriven or interrupted too often; --copies sends a copy"
+            return (
+                FAILED,
+                "it is failed: it was redriven or interrupted too often; --include-closed sends a copy",
+            )
         if head.state is LetterState.PROCESSING and head.sent_at is not None and not head.unconfirmed:
             if head.locked_by == self._worker:
                 return SENT, ""

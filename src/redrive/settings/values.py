@@ -13,7 +13,7 @@ import msgspec
 from redrive.errors import SettingsError
 from redrive.letters import FailureKind
 from redrive.letters.convention import Convention
-from redrive.letters.redact import Redactor
+from redrive.letters.redact import Redactor, check_redaction
 from redrive.rules import Backoff, Classifier, Exponential, Rule, Strategy, StrategyOptions
 
 
@@ -276,7 +276,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError("consume.breaker.max_pause must not be shorter than consume.breaker.pause")
         if self.health.max_write_age <= self.health.write_interval:
             raise SettingsError("health.max_write_age must be longer than health.write_interval")
-        self.redactor()  # fails here, not at the first dead letter
+        redact = self.redact
+        check_redaction(redact.mode, redact.patterns, redact.terms, redact.allow, redact.disabled)
         self.strategy_options()
 
     def classifier(self) -> Classifier:

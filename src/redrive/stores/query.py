@@ -62,31 +62,33 @@ class Field(msgspec.Struct, frozen=True):
 _TEXT, _NUMBER, _TIME, _FLAG = FieldKind.TEXT, FieldKind.NUMBER, FieldKind.TIME, FieldKind.FLAG
 FIELDS: Final[Mapping[str, Field]] = MappingProxyType(
     {
-        "id": Field("id", _TEXT, "the letter's id"),
-        "state": Field("state", _TEXT, "with or without dlq_", tuple(LetterState)),
+        "id": Field("id", _TEXT, "id of the letter"),
+        "state": Field(
+            "state", _TEXT, "pending, processing, manual, resolved, failed or archived", tuple(LetterState)
+        ),
         "source": Field("source", _TEXT, "queue or topic it was consumed from"),
         "broker": Field("broker", _TEXT, "name of the broker it belongs to"),
-        "consumer_group": Field("consumer_group", _TEXT, "consumer group that gave it up"),
+        "consumer_group": Field("consumer_group", _TEXT, "consumer group that failed"),
         "error": Field("error_type", _TEXT, "type of the error"),
-        "kind": Field("kind", _TEXT, "sort of failure", tuple(FailureKind)),
-        "reason": Field("reason", _TEXT, "why it was given up"),
+        "kind": Field("kind", _TEXT, "kind of failure", tuple(FailureKind)),
+        "reason": Field("reason", _TEXT, "reason of the dead-lettering"),
         "group": Field("group", _TEXT, "fingerprint of the failure"),
         "correlation": Field("correlation_id", _TEXT, "correlation id"),
         "message": Field("message_id", _TEXT, "message id"),
-        "strategy": Field("strategy", _TEXT, "how it is to be retried"),
-        "worker": Field("locked_by", _TEXT, "who holds it"),
-        "assignee": Field("assignee", _TEXT, "the person it is assigned to"),
+        "strategy": Field("strategy", _TEXT, "strategy by which it is redriven"),
+        "worker": Field("locked_by", _TEXT, "worker that has claimed it"),
+        "assignee": Field("assignee", _TEXT, "person it is assigned to"),
         "tag": Field("tags", FieldKind.TAGS, "one of its tags"),
-        "priority": Field("priority", _NUMBER, "higher is first"),
-        "size": Field("size", _NUMBER, "bytes of body"),
+        "priority": Field("priority", _NUMBER, "letters of higher priority are redriven first"),
+        "size": Field("size", _NUMBER, "bytes of the body"),
         "retries": Field("retry_count", _NUMBER, "attempts by its consumer"),
-        "redrives": Field("dlq_retry_count", _NUMBER, "redrives since"),
-        "created": Field("created_at", _TIME, "when it came into the store"),
+        "redrives": Field("dlq_retry_count", _NUMBER, "redrives so far"),
+        "created": Field("created_at", _TIME, "when it was added to the store"),
         "updated": Field("updated_at", _TIME, "when it was last changed"),
         "failed": Field("last_failed_at", _TIME, "when it last failed"),
         "first_failed": Field("first_failed_at", _TIME, "when it first failed"),
-        "due": Field("next_retry_at", _TIME, "when it is to be retried"),
-        "unconfirmed": Field("unconfirmed", _FLAG, "redriven, and no verdict came in time"),
+        "due": Field("next_retry_at", _TIME, "when it is due for a redrive"),
+        "unconfirmed": Field("unconfirmed", _FLAG, "redriven, but no verdict arrived in time"),
         "presumed": Field("presumed", _FLAG, "resolved without a verdict"),
         "waits_for": Field(
             "waits_for", _TEXT, "condition that a due letter waits for, such as `breaker:orders`"
@@ -352,7 +354,8 @@ def _value(name: str, field: Field, text: str, now: datetime) -> Value:
     if field.choices:
         value = _prefix(name, text)
         if value not in field.choices:
-            raise QueryError(f"'{name}' is never '{text}'{use_instead(value, field.choices)}")
+            known = [choice.removeprefix("dlq_") for choice in field.choices]
+            raise QueryError(f"'{name}' is never '{text}'{use_instead(text, known)}")
         return value
     return text
 

@@ -5,6 +5,7 @@ and to the embedded broker, `kafka` speaks to Kafka. `open_transport` finds the 
 """
 
 import os
+from typing import Final
 
 from redrive.clock import Clock, SystemClock
 from redrive.errors import SettingsError, use_instead
@@ -35,9 +36,12 @@ __all__ = [
     "Transport",
     "broker_name",
     "broker_url",
+    "configured_url",
     "kind_of",
     "open_transport",
 ]
+
+_AMQP_PORT: Final = 5672
 
 
 def broker_url(url: str) -> str:
@@ -58,6 +62,11 @@ def broker_name(settings: Settings) -> str:
     """The name of the broker of the settings: the one they give it, or its kind."""
     broker = settings.broker
     return broker.name or ("embedded" if broker.url is None else kind_of(broker.url))
+
+
+def configured_url(settings: Settings) -> str:
+    """The URL of the broker of the settings; without one, the embedded broker on this machine."""
+    return settings.broker.url or f"amqp://127.0.0.1:{settings.embedded.port or _AMQP_PORT}"
 
 
 def open_transport(url: str, clock: Clock | None = None) -> Transport:

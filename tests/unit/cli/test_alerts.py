@@ -107,7 +107,7 @@ def test_the_worst_and_oldest_come_first_and_the_suspected_not_at_all(full: Say,
     code, out, err = full(*words)
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0].split() == ["id", "severity", "since", "rule", "acknowledged", "by", "what"]
+    assert lines[0].split() == ["id", "severity", "since", "rule", "acknowledged", "by", "text"]
     assert [line.split()[0] for line in lines[1:]] == ["i-cc33", "i-aa22", "i-aa11"]
     assert lines[3].split("  ")[-1].strip() == "old warning is not well."
     assert "2d ago" in lines[3]
@@ -115,11 +115,11 @@ def test_the_worst_and_oldest_come_first_and_the_suspected_not_at_all(full: Say,
 
 def test_those_that_have_ended_come_last_and_only_if_they_are_asked_for(full: Say) -> None:
     assert "i-ee55" not in full("--json")[1]
-    found = json.loads(full("--over", "--json")[1])
+    found = json.loads(full("--all", "--json")[1])
     assert [one["id"] for one in found] == ["i-cc33", "i-aa22", "i-aa11", "i-ee55"]
     assert [one["over_at"] is None for one in found] == [True, True, True, False]
-    lines = full("--over")[1].splitlines()
-    assert lines[0].split()[:4] == ["id", "severity", "since", "over"]
+    lines = full("--all")[1].splitlines()
+    assert lines[0].split()[:4] == ["id", "severity", "since", "ended"]
     assert lines[-1].count(" ago") == 2
 
 
@@ -137,17 +137,17 @@ def test_incident_has_the_command_that_shows_more(say: Say) -> None:
 def test_people_are_shown_the_last_twenty_and_programs_all_that_have_ended(say: Say) -> None:
     over = [incident(f"i-{number:02}", over_at=NOW) for number in range(50)]
     write(msgspec.msgpack.encode(Document(book=Book(over=over))))
-    lines = say("--over")[1].splitlines()
-    assert lines[0] == "no incident is open"
+    lines = say("--all")[1].splitlines()
+    assert lines[0] == "no open incidents"
     assert [line.split()[0] for line in (lines[2], lines[-2])] == ["i-49", "i-30"]
-    assert lines[-1] == "30 more have ended; --json gives all"
-    assert len(json.loads(say("--over", "--json")[1])) == 50
+    assert lines[-1] == "30 more have ended; --json lists all"
+    assert len(json.loads(say("--all", "--json")[1])) == 50
 
 
 def test_with_nothing_open_it_says_so_in_one_sentence(say: Say) -> None:
     write(msgspec.msgpack.encode(Document()))
-    assert say() == (0, "no incident is open\n", "")
-    assert say("--over") == (0, "no incident is open\n", "")
+    assert say() == (0, "no open incidents\n", "")
+    assert say("--all") == (0, "no open incidents\n", "")
     assert say("--json") == (0, "[]\n", "")
 
 
@@ -195,13 +195,13 @@ def test_several_are_acknowledged_by_the_beginnings_of_their_ids_each_once(full:
         (3, ["i-zz"], "no open incident has an id that begins with 'i-zz'"),
         (3, ["i-cc334"], "no open incident has an id that begins with 'i-cc334'"),
         (3, ["i-dd44"], "no open incident has an id that begins with 'i-dd44'"),
-        (3, ["i-ee55"], "the incident 'i-ee55' is over"),
+        (3, ["i-ee55"], "incident 'i-ee55' has ended"),
         (3, ["i-cc33", "i-zz"], "'i-zz'"),
         (3, ["x" * 5000], "no open incident"),
         (3, ["\x1b[2J\n"], "no open incident"),
         (3, ["\udcff"], "no open incident"),
-        (2, ["i-aa"], "several open incidents have ids that begin with 'i-aa'; write more of it"),
-        (2, [""], "an id is empty"),
+        (2, ["i-aa"], "several open incidents have ids that begin with 'i-aa'; pass more characters"),
+        (2, [""], "the id is empty"),
         (2, [], "ID..."),
         (2, ["i-cc33", "--by", ""], "the name given by --by is empty"),
         (2, ["i-cc33", "--by", "  "], "the name given by --by is empty"),
@@ -297,7 +297,7 @@ CHAT = "[[notifiers]]\nname = 'chat'\ntype = 'slack'\nurl = 'http://127.0.0.1:1/
         (["rules", "x"], "", "extra argument"),
         (["list", "x"], "", "extra argument"),
         (["lst"], "", "Did you mean 'list'?"),
-        (["--ovr"], "", "--over"),
+        (["--over"], "", "--all"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_one_line(say: Say, words: list[str], settings: str, says: str) -> None:
@@ -312,8 +312,8 @@ def test_a_receiver_that_is_not_there_is_said_without_its_secret(say: Say) -> No
     Path("redrive.toml").write_text(CHAT)
     code, out, err = say("test")
     assert code == 1
-    assert err == "redrive: 1 of 1 notifier did not take the test alert\n"
-    assert "not taken: http://127.0.0.1:1 cannot be reached" in out
+    assert err == "redrive: 1 of 1 notifier did not accept the test alert\n"
+    assert "failed: http://127.0.0.1:1 cannot be reached" in out
     assert "secret-path" not in out
 
 

@@ -201,7 +201,7 @@ async def test_unnamed_letters_wait_for_a_person_where_several_brokers_could_own
 ) -> None:
     await registered_in(store, **brokers)
     given = await stored(store, 2, "unnamed:memory")
-    hint = r"redrive set-broker NAME --where broker:unnamed:memory$"
+    hint = r"redrive set-broker NAME broker:unnamed:memory$"
     with pytest.raises(SettingsError, match=hint):
         await find_broker(store, settings_of(), "memory:", given)
     assert await names_of(store) == {"unnamed:memory"}

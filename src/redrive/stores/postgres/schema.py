@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import asyncpg
@@ -48,7 +48,7 @@ class _Found(NamedTuple):
 
 def migrations() -> list[tuple[int, str]]:
     """(version, SQL) of every migration, in order."""
-    folder = files("redrive.stores") / "sql" / "postgres"
+    folder = Path(__file__).parents[1] / "sql" / "postgres"
     found = sorted(
         (entry.name, entry.read_text()) for entry in folder.iterdir() if entry.name.endswith(".sql")
     )

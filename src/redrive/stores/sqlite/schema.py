@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
@@ -34,7 +33,7 @@ _NOT_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 def migrations() -> list[tuple[int, str]]:
     """(version, SQL) of every migration, in order."""
-    folder = files("redrive.stores") / "sql" / "sqlite"
+    folder = Path(__file__).parents[1] / "sql" / "sqlite"
     found = sorted(
         (entry.name, entry.read_text()) for entry in folder.iterdir() if entry.name.endswith(".sql")
     )

@@ -64,10 +64,17 @@ def translated(error: KafkaError, topic: str | None = None) -> TransportError:
     """What went wrong, and what to do about it."""
     code, where = error.code(), "" if topic is None else f" ('{topic}')"
     if code in _MISSING and topic is not None:
-        return SourceMissingError(f"no topic is called '{topic}'; run redrive provision")
+        return topic_missing(topic)
     if code in _REFUSED:
         return BrokerRefusedError(f"{_REFUSED[code]}{where}: {error.str()}")
     return BrokerUnreachableError(f"{error.str()}{where}")
+
+
+def topic_missing(topic: str) -> SourceMissingError:
+    """The error for a topic that does not exist."""
+    return SourceMissingError(
+        f"topic '{topic}' does not exist; redrive provision creates it, or start its consumer first"
+    )
 
 
 def not_durable(error: KafkaError, topic: str) -> PublishError:

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from redrive.errors import SourceMissingError, TransportError
-from redrive.transports.kafka.faults import error_of, translated
+from redrive.transports.kafka.faults import error_of, topic_missing, translated
 from redrive.transports.kafka.url import BrokerUrl
 
 _REMEMBERED: Final = 1.0  # seconds
@@ -90,7 +90,7 @@ class Topics:
         )
         numbers = tuple(sorted(partition.id for partition in found.partitions))
         if not numbers:
-            raise SourceMissingError(f"no topic is called '{topic}'; run redrive provision")
+            raise topic_missing(topic)
         self._known[topic] = (now, numbers)
         return numbers
 

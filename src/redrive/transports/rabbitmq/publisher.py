@@ -283,15 +283,20 @@ class _Lane:
             (batch, index) for batch, index in same if batch.messages[index].properties == content.properties
         ]
         for batch, index in (exact or same or same_route)[:1]:
-            where = f"the exchange '{back.exchange}'" if back.exchange else "the default exchange"
-            text = f"no queue is bound to {where} for the key '{back.routing_key}'; run redrive provision"
-            batch.settle(index, UnroutableError(text))
+            batch.settle(index, UnroutableError(_describe_return(back)))
 
     def _ended(self, error: TransportError) -> None:
         unconfirmed, self._unconfirmed = self._unconfirmed, {}
         why = _why(self._exchange, error)
         for batch, index in unconfirmed.values():
             batch.settle(index, why)
+
+
+def _describe_return(back: m.BasicReturn) -> str:
+    if not back.exchange:  # the default exchange routes to the queue that the key names
+        return f"queue '{back.routing_key}' does not exist; redrive provision creates it, or start its consumer first"
+    exchange, key = back.exchange, back.routing_key
+    return f"no queue is bound to the exchange '{exchange}' for the key '{key}'; run redrive provision"
 
 
 class UnroutableError(PublishError):
