@@ -140,14 +140,16 @@ class Convention(msgspec.Struct, frozen=True, kw_only=True):
 # The keys of a [[conventions]] table.
 KEYS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "name": "what letters say they were understood by",
-        "recognised_by": "headers; one of them is enough",
-        "needs_all": "or not: all of them have to be there",
-        "fields": "a table: fact = header, or a list of which the first that tells counts, or `{ header, form }`",
-        "adds": "headers that are not the producer's and are taken off; `prefix*` stands for all that begin so",
-        "queue_suffixes": "endings of its dead-letter queues; what stands before is the source",
-        "kinds": "a table: reason = kind of failure",
-        "in_body": "all of this stands in a JSON body; names are paths such as `options.retries`",
+        "name": "Name of the convention, stored with each letter that it reads.",
+        "recognised_by": "Headers that identify the convention; one of them is enough.",
+        "needs_all": "`true`: all headers of `recognised_by` must be present.",
+        "fields": "Table of facts: a header, a list of headers of which the first with a value is used, or `{"
+        " header, form }`.",
+        "adds": "Headers that the other system adds; they are removed from the message. `prefix*` matches all"
+        " headers with this prefix.",
+        "queue_suffixes": "Suffixes of its dead-letter queues; the rest of the name is the source.",
+        "kinds": "Table: reason = failure kind.",
+        "in_body": "`true`: the facts are in a JSON body; names are paths such as `options.retries`.",
     }
 )
 _MOST: Final = 100
