@@ -48,6 +48,20 @@ PASSING: Final = frozenset(
     }
 )
 TOO_LARGE: Final = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
+# Errors that concern one record, or the records that were sent together with it: other records may be accepted.
+RECORD_REFUSALS: Final = frozenset(
+    {
+        *TOO_LARGE,
+        KafkaError.INVALID_MSG,
+        KafkaError.INVALID_MSG_SIZE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        KafkaError.UNKNOWN,
+        KafkaError._BAD_MSG,  # noqa: SLF001
+    }
+)
 
 
 class TooLargeError(PublishError):

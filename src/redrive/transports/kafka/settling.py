@@ -17,7 +17,7 @@ from redrive.transports.kafka.headers import Outgoing
 from redrive.transports.kafka.journey import Journey
 from redrive.transports.kafka.names import retry_topic, step_for
 from redrive.transports.kafka.publisher import Publisher
-from redrive.transports.kafka.transactions import RefusedError, Transactions
+from redrive.transports.kafka.transactions import Transactions
 from redrive.transports.kafka.url import BrokerUrl
 
 if TYPE_CHECKING:
@@ -129,18 +129,7 @@ class Settler:
     ) -> Sequence[RedriveError | None]:
         if self._transactions is None:
             return await self._publisher.publish(letters)
-        answers = list(await self._transactions.write(receiver.intake.ledger, letters, deliveries))
-        refused = [
-            at
-            for at, answer in enumerate(answers)
-            if isinstance(answer, RefusedError) and deliveries[at].partition.alive
-        ]
-        # Without a transaction it is told what is wrong with it, and may be written with less.
-        for at, answer in zip(
-            refused, await self._publisher.publish([letters[at] for at in refused]), strict=True
-        ):
-            answers[at] = answer
-        return answers
+        return await self._transactions.write(receiver.intake.ledger, letters, deliveries)
 
     async def close(self) -> None:
         """Let go of what it holds."""
