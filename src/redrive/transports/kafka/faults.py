@@ -1,7 +1,6 @@
-"""What does an error of librdkafka mean to us?
+"""Translate errors of librdkafka into `TransportError`s that say what to do.
 
-One place where its codes become `TransportError`s that say what to do. The rule: nothing of librdkafka leaves the
-room, and no password can stand in a text, because librdkafka never writes one.
+No error of librdkafka leaves this package. The texts contain no password, because librdkafka never writes one.
 """
 
 from typing import Final
@@ -31,7 +30,7 @@ _REFUSED: Final = {
     KafkaError._AUTHENTICATION: "user, password or certificate are wrong",  # noqa: SLF001
     KafkaError._SSL: "the TLS handshake failed; look at ssl.ca.location",  # noqa: SLF001
 }
-# What librdkafka gets over by itself, and what it says over and over meanwhile.
+# Errors that librdkafka recovers from by itself, and reports repeatedly meanwhile.
 PASSING: Final = frozenset(
     {
         KafkaError.REBALANCE_IN_PROGRESS,
@@ -65,7 +64,7 @@ RECORD_REFUSALS: Final = frozenset(
 
 
 class TooLargeError(PublishError):
-    """The topic takes no record of this size."""
+    """The record is larger than the topic allows."""
 
 
 def error_of(exception: KafkaException) -> KafkaError:
@@ -75,7 +74,7 @@ def error_of(exception: KafkaException) -> KafkaError:
 
 
 def translated(error: KafkaError, topic: str | None = None) -> TransportError:
-    """What went wrong, and what to do about it."""
+    """The error of a connection or a request, with what to do next."""
     code, where = error.code(), "" if topic is None else f" ('{topic}')"
     if code in _MISSING and topic is not None:
         return SourceMissingError(f"no topic is called '{topic}'; run redrive provision")
@@ -85,7 +84,7 @@ def translated(error: KafkaError, topic: str | None = None) -> TransportError:
 
 
 def not_durable(error: KafkaError, topic: str) -> PublishError:
-    """Why a record was not written."""
+    """The error of a record that was not written, with what to do next."""
     code = error.code()
     if code in _MISSING:
         return PublishError(f"there is no topic '{topic}', or no such partition of it; run redrive provision")
