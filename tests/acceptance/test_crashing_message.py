@@ -1,7 +1,7 @@
 """A message that ends its process is poison in the end, and none of the messages around it is.
 
 A supervisor starts `redrive consume` again and again, as systemd or Kubernetes would. Each kind of broker is tried with
-one kind of crash in CI; `make soak` tries every pair, with and without a crash log.
+some kinds of crash in CI; `make soak` tries every pair, with and without a crash log.
 """
 
 import contextlib
@@ -261,7 +261,7 @@ def test_only_the_message_that_ends_its_process_is_poison(
 
 @pytest.mark.slow
 @pytest.mark.soak
-@pytest.mark.parametrize("crash", CRASHES if FULL else ["oom"])
+@pytest.mark.parametrize("crash", [crash for crash in CRASHES if FULL or crash != "hang"])
 def test_only_the_record_that_ends_its_process_is_poison(kafka: Kafka, crash: str, tmp_path: Path) -> None:
     place = Topic(kafka)
     supervisor = crash_and_recover(place, crash, tmp_path)
