@@ -40,6 +40,10 @@ class Cluster(NamedTuple):
         """The addresses of all nodes."""
         return f"kafka://{','.join(node.address.bootstrap for node in self.nodes.values())}"
 
+    def leader(self, topic: str) -> int:
+        """The node that leads the first partition of a topic."""
+        return self.any.admin().list_topics(topic, timeout=30).topics[topic].partitions[0].leader
+
     @property
     def any(self) -> Kafka:
         """One node, while all are running."""
@@ -135,12 +139,13 @@ async def test_kill_of_one_broker_loses_no_record(cluster: Cluster, transactions
     async with KafkaTransport(url, SystemClock()) as transport:
         messages = [Publication(Message(body=body), Target(name=topic)) for body in everything]
         assert all_done(await transport.publish(messages), RECORDS)
-        leader = cluster.any.admin().list_topics(topic, timeout=30).topics[topic].partitions[0].leader
         receiver = await transport.receiver(Source(name=topic, dead_letter_queue=graves, window=100))
         seen: Counter[bytes] = Counter()
         await consumed(receiver, KILLED_AFTER, seen)
 
-        await asyncio.to_thread(cluster.nodes[leader].kill)
+        # The leader of a partition, or the transaction coordinator
+        killed = cluster.leader("__transaction_state" if transactions == "true" else topic)
+        await asyncio.to_thread(cluster.nodes[killed].kill)
 
         await consumed(receiver, RECORDS, seen)
         assert set(seen) == set(everything)

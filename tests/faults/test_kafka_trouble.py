@@ -20,7 +20,8 @@ from redrive.errors import TransportError
 from redrive.letters import Message
 from redrive.settings import read
 from redrive.testing.transport_suite import Relay
-from redrive.transports import Publication, Target
+from redrive.testing.transport_suite.ground import death_of
+from redrive.transports import Death, Delivery, Publication, Receiver, Source, Target
 from redrive.transports.kafka import KafkaTransport
 from tests.conformance.test_kafka_transport import RelayedKafka, throw_out_all
 from tests.services import Kafka, Run
@@ -179,6 +180,49 @@ async def test_connections_that_break_cost_nothing_as_long_as_the_session_holds(
             await settled(url, topic)
     await all_is_done(at_the_broker(kafka, work), kafka)
     assert work.repeats == 0
+
+
+async def test_transaction_fails_as_one_batch_while_its_coordinator_is_unreachable(
+    relayed: RelayedKafka,
+) -> None:
+    kafka, letters = relayed.address, 20
+    source = Source(name=kafka.topic("lonely"), dead_letter_queue=kafka.topic("lonely.dlq"), window=letters)
+    publications = [
+        Publication(Message(body=b"%d" % number), Target(name=source.name)) for number in range(letters)
+    ]
+    async with KafkaTransport(f"{kafka.url}/?{QUICK}", SystemClock()) as transport:
+        assert not any(await transport.publish(publications))
+    options = "publish_timeout=2s&session.timeout.ms=30000&transactions=true"
+    async with (
+        Relay(f"kafka://{LOOPBACK}:{relayed.listener_port}", port=relayed.relay_port) as relay,
+        KafkaTransport(f"{relay.url}/?{options}", SystemClock()) as transport,
+        asyncio.timeout(60),
+    ):
+        receiver = await transport.receiver(source)
+        deaths: list[Death] = []
+        while len(deaths) < letters:
+            deaths += map(death_of, await receiver.receive())
+        await dead_letter_all(receiver, deaths[:1])
+
+        await relay.leave()
+        # Two seconds to write and two to abort, not two for each letter
+        async with asyncio.timeout(letters / 2):
+            assert all(await receiver.dead_letter(deaths[1:]))
+
+        await relay.come_back()
+        await dead_letter_all(receiver, deaths[1:])
+        found: list[Delivery] = []
+        collector = await transport.receiver(Source(name=source.dlq, window=2 * letters))
+        while len(found) < letters:
+            found += await collector.receive()
+    assert sorted(int(each.body or b"") for each in found) == list(range(letters))
+
+
+async def dead_letter_all(receiver: Receiver, deaths: Sequence[Death]) -> None:
+    """Retry until each letter is durable."""
+    while deaths:
+        outcomes = await receiver.dead_letter(deaths)
+        deaths = [death for death, error in zip(deaths, outcomes, strict=True) if error is not None]
 
 
 async def test_a_broker_that_crashes_under_load_is_found_again(relayed: RelayedKafka) -> None:

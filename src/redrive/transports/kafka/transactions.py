@@ -28,7 +28,7 @@ from redrive.transports.kafka.headers import Outgoing
 from redrive.transports.kafka.ledger import Ledger
 from redrive.transports.kafka.url import BrokerUrl
 
-_ABORT_TIMEOUT: Final = 5.0  # seconds; then the producer is replaced, and the broker ends the transaction
+_MAX_ABORT_TIMEOUT: Final = 5.0  # seconds; then the producer is replaced
 _MIN_TIMEOUT: Final = 1.0  # seconds for a step, however late it is
 _RETRY_DELAY: Final = 0.05  # seconds until a full queue or a late answer is tried again
 
@@ -49,7 +49,8 @@ class Transactions:
 
     def __init__(self, url: BrokerUrl, group: str, log: logging.Logger) -> None:
         self._url = url
-        self._group = group
+        # The same for all producers of this member: a new one ends the transaction that the last one left open.
+        self._id = f"redrive.{group}.{token_hex(6)}"
         self._log = log
         self._timeout = url.publish_timeout.total_seconds()
         self._producer: Producer | None = None
@@ -121,7 +122,7 @@ class Transactions:
         """The producer, which the transaction coordinator knows."""
         producer = self._producer
         if producer is None:
-            settings = self._url.producer() | {"transactional.id": f"redrive.{self._group}.{token_hex(6)}"}
+            settings = self._url.producer() | {"transactional.id": self._id}
             settings["transaction.timeout.ms"] = max(1_000, int(self._timeout * 1000))
             producer = Producer(settings, logger=self._log)
             producer.init_transactions(self._timeout)
@@ -206,7 +207,7 @@ class Transactions:
         if producer is None:
             return
         try:
-            producer.abort_transaction(_ABORT_TIMEOUT)
+            producer.abort_transaction(min(self._timeout, _MAX_ABORT_TIMEOUT))
             self._producer = producer
         except KafkaException as exception:
             self._log.warning("transaction not aborted, producer replaced: %s", error_of(exception).str())
