@@ -1,7 +1,7 @@
-"""Health never lies: whatever keeps a server from its work is a 503 with the reason, and an alert.
+"""A server that cannot work answers /health with 503 and the reason, and raises an alert.
 
-Each case is met on the real component: a full file system, a stopped PostgreSQL, a deleted queue, a removed file. It is
-repaired afterwards, and the server recovers by itself.
+Each case uses the real component: a full file system, a stopped PostgreSQL, a deleted queue or topic, a removed file.
+It is repaired afterwards, and the server recovers by itself.
 """
 
 import asyncio
@@ -336,7 +336,7 @@ async def test_consumer_that_cannot_publish_dead_letters_reports_it_to_the_serve
         consumer = Process(tmp_path, "consume", "shop")
         try:
             await asyncio.to_thread(consumer.until_it_says, "redrive consume")
-            # Given a dead-letter exchange that somebody has deleted
+            # Given a dead-letter exchange that was deleted
             with channel(server.broker) as amqp:
                 amqp.exchange_delete("orders.dlx")
                 amqp.basic_publish("", "orders", b"poison")

@@ -1,6 +1,6 @@
-"""Members come and go, connections break and the broker crashes, all while handlers run: nothing is lost.
+"""Members join and leave, connections break and the broker crashes while handlers run: no record is lost.
 
-Each test counts how often handlers have seen a record they had seen before, and holds it to what the trouble explains.
+Each test counts how often handlers see a record again, and limits it to what the fault explains.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ DEADLY = 25  # each of so many is given up
 
 
 class Work:
-    """What handlers have seen, whoever they belong to."""
+    """What the handlers of all members have seen."""
 
     def __init__(self, url: str, topic: str) -> None:
         self.url = url
@@ -80,7 +80,7 @@ async def fill(url: str, topic: str, partitions: int) -> None:
 
 
 async def all_is_done(work: Work, kafka: Kafka) -> None:
-    """Every record was seen, every deadly one lies among the dead, and nothing waits."""
+    """Every record was seen, every deadly one is dead-lettered, and nothing waits."""
     assert set(work.seen) == set(range(TOTAL))
     dead = await asyncio.to_thread(dead_letters, kafka, f"{work.topic}.dlq")
     assert set(dead) == set(range(0, TOTAL, DEADLY))
@@ -125,7 +125,7 @@ async def test_members_join_and_leave_under_load(kafka: Kafka) -> None:
         await work.until(TOTAL)
         await settled(url, topic)
     await all_is_done(work, kafka)
-    # What was out when a partition went to somebody else is seen by both: at most a window for each time it went.
+    # Both members see what was out when a partition moved: at most one prefetch window for each move.
     assert work.repeats <= 6 * 50, work.repeats
 
 
@@ -141,18 +141,18 @@ async def test_members_that_are_thrown_out_again_and_again_lose_nothing(kafka: K
         await work.until(TOTAL)
         await settled(url, topic)
     await all_is_done(work, kafka)
-    assert work.repeats <= 4 * 50, work.repeats  # it is the same member: it knows what it had done
+    assert work.repeats <= 4 * 50, work.repeats  # the same member returns, and knows what it has done
 
 
 async def settled(url: str, topic: str) -> None:
-    """Wait until nothing waits, which is when the last dead letters are written and committed."""
+    """Wait until the last dead letters are written and committed."""
     async with asyncio.timeout(60), KafkaTransport(url, SystemClock()) as transport:
         while True:
             try:
                 if await transport.depth(topic) == 0:
                     return
             except TransportError:
-                pass  # it is just coming back
+                pass  # the broker is starting
             await asyncio.sleep(0.1)
 
 
@@ -165,7 +165,7 @@ def relayed(service_run: Run) -> Iterator[RelayedKafka]:
 async def test_connections_that_break_cost_nothing_as_long_as_the_session_holds(
     relayed: RelayedKafka,
 ) -> None:
-    """A delivery is held by a member, not by its connection: a broken one is mended, and nothing comes twice."""
+    """A delivery is held by a member, not by its connection: after a reconnect nothing is delivered again."""
     kafka = relayed.address
     topic = kafka.topic("broken")
     async with Relay(f"kafka://{LOOPBACK}:{relayed.listener_port}", port=relayed.relay_port) as relay:
@@ -242,7 +242,7 @@ async def test_a_broker_that_crashes_under_load_is_found_again(relayed: RelayedK
 
 
 def at_the_broker(kafka: Kafka, work: Work) -> Work:
-    """The same work, seen by the straight way."""
+    """The same work at the direct address of the broker."""
     straight = Work(f"{kafka.url}/?{QUICK}", work.topic)
     straight.seen = work.seen
     return straight
