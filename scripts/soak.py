@@ -111,6 +111,7 @@ def parts(*, full: bool) -> list[Part]:
         ("kills, embedded and SQLite", ["test_kills_under_load.py", "-k", "embedded"], 90),
         ("kills, embedded broker", ["test_broker_crash.py"], 40),
         ("kills, RabbitMQ and PostgreSQL", ["test_kills_under_load.py", "-k", "rabbitmq"], 120),
+        ("kills, Kafka and SQLite", ["test_kafka_kills_under_load.py"], 40),
         ("kills, SQLite", ["test_sqlite_crash.py"], 30),
         ("kills, journal", ["test_journal_crash.py"], 20),
         ("kills, replay", ["test_replay_crash.py"], 40),

@@ -1,7 +1,7 @@
-"""Health never lies: whatever keeps a server from its work is a 503 with the reason, and an alert.
+"""A server that cannot work answers /health with 503 and the reason, and raises an alert.
 
-Each case is met on the real component: a full file system, a stopped PostgreSQL, a deleted queue, a removed file. It is
-repaired afterwards, and the server recovers by itself.
+Each case uses the real component: a full file system, a stopped PostgreSQL, a deleted queue or topic, a removed file.
+It is repaired afterwards, and the server recovers by itself.
 """
 
 import asyncio
@@ -16,9 +16,21 @@ from typing import Any
 
 import pika
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it exports them without saying so
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
 
+from redrive.letters.verdict import QUEUE as VERDICTS
+from redrive.testing.transport_suite import Relay
 from tests.acceptance.serving import PATIENCE, QUICK, Process, Serving, channel, serving
-from tests.services import PostgresServer
+from tests.services import Kafka, PostgresServer
+from tests.services.kafka import RESTRICTED_USER
 from tests.services.server import free_ports
 from tests.unit.watch.alerts.servers import Hook, web_server
 
@@ -192,14 +204,9 @@ async def test_postgres_that_is_stopped_is_reported_also_from_the_start(
 ) -> None:
     # Given a PostgreSQL that does not run
     url = urllib.parse.urlsplit(own_postgres.address.url)._replace(path="/postgres").geturl()
-    (port,) = free_ports(1)
     settings = watch.settings + f'\n    [store]\n    url = "{url}"\n    busy_timeout = "1s"\n'
-    (tmp_path / "redrive.toml").write_text(textwrap.dedent(settings))
     own_postgres.stop()
-    server = Serving.__new__(Serving)
-    Process.__init__(server, tmp_path, "serve", "--data", "data", "--port", str(port))
-    server.http = f"http://127.0.0.1:{port}"
-    try:
+    with starting(tmp_path, settings) as server:
         # Then the server starts all the same, and says what it waits for
         await until(lambda: answers(server), "it answers over HTTP")
         await failing(server, lambda report: report["store"], "StoreUnreachableError")
@@ -219,8 +226,21 @@ async def test_postgres_that_is_stopped_is_reported_also_from_the_start(
         await collected(server, 1)
         await healthy(server)
         assert "service-failed" not in watch.rules()
+
+
+@contextlib.contextmanager
+def starting(place: Path, settings: str) -> Iterator[Serving]:
+    """A server that is not ready yet, because something that it needs is unreachable."""
+    (port,) = free_ports(1)
+    (place / "redrive.toml").write_text(textwrap.dedent(settings))
+    server = Serving.__new__(Serving)
+    Process.__init__(server, place, "serve", "--data", "data", "--port", str(port))
+    server.http = f"http://127.0.0.1:{port}"
+    try:
+        yield server
     finally:
-        server.end()
+        code = server.end()
+    assert code == 0, server.errors
 
 
 def answers(server: Serving) -> bool:
@@ -236,27 +256,33 @@ def answers(server: Serving) -> bool:
 async def test_broker_that_is_unreachable_from_the_start_is_reported_and_waited_for(
     tmp_path: Path, watch: Watch
 ) -> None:
-    port, http = free_ports(2)
+    (port,) = free_ports(1)
     settings = watch.settings + f'\n    [broker]\n    url = "amqp://127.0.0.1:{port}"\n'
-    (tmp_path / "redrive.toml").write_text(textwrap.dedent(settings))
-    server = Serving.__new__(Serving)
-    Process.__init__(server, tmp_path, "serve", "--data", "data", "--port", str(http))
-    server.http = f"http://127.0.0.1:{http}"
-    broker = None
-    try:
-        await until(lambda: answers(server), "it answers over HTTP")
-        await failing(server, lambda report: report["broker"], "cannot be reached")
-        assert server.health()[1]["services"]["rabbitmq/worker-1"] == "waiting for the broker"
-        assert (await watch.alert("broker-unreachable"))["severity"] == "critical"
+    with contextlib.ExitStack() as ending:
+        server = ending.enter_context(starting(tmp_path, settings))
+        await waiting_for_the_broker(server, watch, "cannot be reached")
         broker = Process(tmp_path, "broker", "--port", str(port))
-        await asyncio.to_thread(server.until_it_says, "redrive serve is ready")
-        await healthy(server)
-        await watch.alert("broker-unreachable", "recovered")
-        assert "service-failed" not in watch.rules()
-    finally:
-        assert server.end() == 0
-        if broker is not None:
-            broker.end()
+        ending.callback(broker.end)
+        await recovered_from_the_start(server, watch)
+
+
+async def waiting_for_the_broker(server: Serving, watch: Watch, reason: str) -> None:
+    """Then the server answers, names the reason, and raises an alert."""
+    await until(lambda: answers(server), "it answers over HTTP")
+    await failing(server, lambda report: report["broker"], reason)
+    services = server.health()[1]["services"]
+    assert {state for name, state in services.items() if name.endswith("/worker-1")} == {
+        "waiting for the broker"
+    }
+    assert (await watch.alert("broker-unreachable"))["severity"] == "critical"
+
+
+async def recovered_from_the_start(server: Serving, watch: Watch) -> None:
+    """Then the server becomes ready, and the alert ends."""
+    await asyncio.to_thread(server.until_it_says, "redrive serve is ready")
+    await healthy(server)
+    await watch.alert("broker-unreachable", "recovered")
+    assert "service-failed" not in watch.rules()
 
 
 async def test_dead_letter_queue_that_was_deleted_is_reported_by_its_collector(
@@ -311,7 +337,7 @@ async def test_consumer_that_cannot_publish_dead_letters_reports_it_to_the_serve
         consumer = Process(tmp_path, "consume", "shop")
         try:
             await asyncio.to_thread(consumer.until_it_says, "redrive consume")
-            # Given a dead-letter exchange that somebody has deleted
+            # Given a dead-letter exchange that was deleted
             with channel(server.broker) as amqp:
                 amqp.exchange_delete("orders.dlx")
                 amqp.basic_publish("", "orders", b"poison")
@@ -322,6 +348,131 @@ async def test_consumer_that_cannot_publish_dead_letters_reports_it_to_the_serve
             assert (await watch.alert("dead-letter-publish-failed"))["counts"]["failures"] >= 1
             # And it is over when the exchange is there again
             await asyncio.to_thread(provision, server)
+            await healthy(server)
+            await collected(server, 1)
+        finally:
+            assert await asyncio.to_thread(consumer.end) == 0
+
+
+# --- on Kafka --------------------------------------------------------------------------------------------------
+
+
+def on_kafka(settings: str, kafka: Kafka, url: str) -> str:
+    """Settings of a server that collects the dead letters of the topic `orders` of this test."""
+    options = f"group={kafka.name('server')}&connect_timeout=2s&session.timeout.ms=6000"
+    return (
+        settings.replace('name = "orders"', f'name = "{kafka.name("orders")}"')
+        + f'\n    [broker]\n    url = "{url}/?{options}"\n'
+    )
+
+
+def produce(kafka: Kafka, topic: str, *bodies: bytes) -> None:
+    """Produce records, acknowledged by the broker."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "acks": "all"})
+    for body in bodies:
+        producer.produce(topic, body)
+    assert producer.flush(PATIENCE) == 0
+
+
+def delete_topic(kafka: Kafka, topic: str) -> None:
+    admin = kafka.admin()
+    admin.delete_topics([topic], operation_timeout=30)[topic].result(timeout=60)
+
+
+async def test_kafka_that_is_unreachable_from_the_start_is_reported_and_waited_for(
+    tmp_path: Path, watch: Watch, kafka: Kafka
+) -> None:
+    # Given a Kafka that is reached through a relay that does not listen yet
+    (port,) = free_ports(1)
+    relay = Relay(kafka.url, port=port)
+    with starting(tmp_path, on_kafka(watch.settings, kafka, relay.url)) as server:
+        await waiting_for_the_broker(server, watch, "BrokerUnreachableError")
+        async with relay:
+            await recovered_from_the_start(server, watch)
+
+
+async def test_dead_letter_topic_that_was_deleted_is_reported_by_its_collector(
+    tmp_path: Path, watch: Watch, kafka: Kafka
+) -> None:
+    dead_letters = kafka.name("orders.dlq")
+    with serving(tmp_path, settings=on_kafka(watch.settings, kafka, kafka.url)) as server:
+        await asyncio.to_thread(produce, kafka, dead_letters, b"before")
+        await collected(server, 1)
+        await asyncio.to_thread(delete_topic, kafka, dead_letters)
+        await failing(
+            server, lambda report: report["services"][f"kafka/{dead_letters}"], "SourceMissingError"
+        )
+        assert (await watch.alert("queue-missing"))["queue"] == dead_letters
+        # When it is there again, then the server is healthy. Its first records may be skipped (a known limit: see "Mind
+        # these" in docs/how-to/consume-from-kafka.md), so this does not check that they are collected.
+        await asyncio.to_thread(kafka.topic, "orders.dlq")
+        await healthy(server)
+        await watch.alert("queue-missing", "recovered")
+
+
+@pytest.fixture
+def rights(kafka: Kafka) -> Iterator[Callable[..., None]]:
+    """Allow the restricted user something with all topics or groups of this test, or with the topic that is named."""
+    admin, bindings = kafka.admin(), list[AclBinding]()
+
+    def allow(kind: ResourceType, *operations: AclOperation, topic: str | None = None) -> None:
+        pattern = ResourcePatternType.PREFIXED if topic is None else ResourcePatternType.LITERAL
+        new = [
+            AclBinding(
+                kind,
+                topic or kafka.prefix,
+                pattern,
+                f"User:{RESTRICTED_USER}",
+                "*",
+                operation,
+                AclPermissionType.ALLOW,
+            )
+            for operation in operations
+        ]
+        bindings.extend(new)
+        for answer in admin.create_acls(new).values():
+            answer.result(timeout=30)
+
+    yield allow
+    filters = [
+        AclBindingFilter(
+            each.restype,
+            each.name,
+            each.resource_pattern_type,
+            each.principal,
+            each.host,
+            each.operation,
+            each.permission_type,
+        )
+        for each in bindings
+    ]
+    for answer in admin.delete_acls(filters).values():
+        answer.result(timeout=30)
+
+
+async def test_kafka_consumer_that_may_not_write_dead_letters_reports_it_to_the_server(
+    tmp_path: Path, watch: Watch, kafka: Kafka, rights: Callable[..., None]
+) -> None:
+    if not kafka.restricted_url:
+        pytest.skip("this broker has no user without rights")
+    topic = kafka.name("orders")
+    with serving(tmp_path, settings=on_kafka(watch.settings, kafka, kafka.url)) as server:
+        # Given a consumer whose user may write verdicts, but no dead letters
+        rights(ResourceType.TOPIC, AclOperation.READ)
+        rights(ResourceType.TOPIC, AclOperation.WRITE, topic=VERDICTS)
+        rights(ResourceType.GROUP, AclOperation.READ)
+        url = f"{kafka.restricted_url}/?group={kafka.name('shop')}&publish_timeout=5s"
+        shop = SHOP.replace('"orders"', repr(topic)).format(url=url)
+        (tmp_path / "shop.py").write_text(textwrap.dedent(shop))
+        consumer = Process(tmp_path, "consume", "shop")
+        try:
+            await asyncio.to_thread(consumer.until_it_says, "redrive consume")
+            await asyncio.to_thread(produce, kafka, topic, b"poison")
+            # Then the server says so, although it can do all its own work
+            await failing(server, lambda report: report["consumers"].get(topic, ""), "by an ACL")
+            assert (await watch.alert("dead-letter-publish-failed"))["counts"]["failures"] >= 1
+            # And it is over when the user may write them
+            await asyncio.to_thread(rights, ResourceType.TOPIC, AclOperation.WRITE)
             await healthy(server)
             await collected(server, 1)
         finally:

@@ -1,8 +1,9 @@
 """Handlers whose messages carry a number, which decides where they fail.
 
-`test_kills_under_load` copies this file and runs both apps with `redrive consume`. `orders` and `audit` are bound to
-one exchange. `orders` forwards some messages with their headers to `payments`. Each handler logs the messages that it
-has seen and handled, and which letters they are redrives of.
+`test_kills_under_load` and `test_kafka_kills_under_load` copy this file and run both apps with `redrive consume`.
+`orders` and `audit` receive every message; `orders` forwards some with their headers to `payments`. Each handler logs
+the messages that it has seen and handled, and which letters they are redrives of. `SHOP_PREFIX` is a prefix for the
+names of the queues, where tests share a broker; the log does not contain it.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from redrive import App, Context
 from redrive.transports import Publication, Target
 
 LOG = "handlers.log"
+PREFIX = os.environ.get("SHOP_PREFIX", "")
 Event = Literal["seen", "handled"]
 # Of twenty messages, `orders` forwards these; the second half of each pair fails first, so its redrive is forwarded.
 BY_PUBLISH, BY_RAW_HEADERS = (6, 7), (8, 9)
@@ -59,7 +61,7 @@ def fails_until_redriven(source: str, number: int) -> bool:
             return number // 20 % 4 == 1
 
 
-@shop.consume("orders", concurrency=10)
+@shop.consume(f"{PREFIX}orders", concurrency=10)
 async def handle_order(body: bytes, context: Context) -> None:
     """Process an order, or forward it to `payments`."""
     number = int(body)
@@ -69,11 +71,11 @@ async def handle_order(body: bytes, context: Context) -> None:
         await _forward_as_it_is(context)
     elif is_forwarded(number):
         headers = dict(context.headers)
-        await shop.publish("payments", body, headers=headers, message_id=context.message.message_id)
+        await shop.publish(f"{PREFIX}payments", body, headers=headers, message_id=context.message.message_id)
     await _handle(number, context)
 
 
-@shop.consume("payments", concurrency=10)
+@shop.consume(f"{PREFIX}payments", concurrency=10)
 async def handle_payment(body: bytes, context: Context) -> None:
     """Process what `orders` has forwarded."""
     number = int(body)
@@ -82,7 +84,7 @@ async def handle_payment(body: bytes, context: Context) -> None:
     await _handle(number, context)
 
 
-@auditors.consume("audit", concurrency=10)
+@auditors.consume(f"{PREFIX}audit", concurrency=10)
 async def audit(body: bytes, context: Context) -> None:
     """Process another copy of an order."""
     number = int(body)
@@ -104,7 +106,7 @@ def _fail(source: str, number: int, context: Context) -> None:
 async def _forward_as_it_is(context: Context) -> None:
     """Forward as a client does that knows nothing of redrive: with the headers as they are on the wire."""
     assert shop._transport is not None
-    publication = Publication(context._delivery.message, Target(name="payments"))
+    publication = Publication(context._delivery.message, Target(name=f"{PREFIX}payments"))
     for error in await shop._transport.publish([publication]):
         if error is not None:
             raise error
@@ -120,7 +122,7 @@ def _log(event: Event, number: int, context: Context) -> None:
     own, claimed = context.redrive, context._delivery.redrive
     words = (
         event,
-        context.source,
+        context.source.removeprefix(PREFIX),
         str(number),
         "-" if own is None else own.letter_id,
         "-" if claimed is None else claimed.hold.id,

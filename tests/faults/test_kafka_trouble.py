@@ -1,6 +1,6 @@
-"""Members come and go, connections break and the broker crashes, all while handlers run: nothing is lost.
+"""Members join and leave, connections break and the broker crashes while handlers run: no record is lost.
 
-Each test counts how often handlers have seen a record they had seen before, and holds it to what the trouble explains.
+Each test counts how often handlers see a record again, and limits it to what the fault explains.
 """
 
 import asyncio
@@ -20,7 +20,8 @@ from redrive.errors import TransportError
 from redrive.letters import Message
 from redrive.settings import read
 from redrive.testing.transport_suite import Relay
-from redrive.transports import Publication, Target
+from redrive.testing.transport_suite.ground import death_of
+from redrive.transports import Death, Delivery, Publication, Receiver, Source, Target
 from redrive.transports.kafka import KafkaTransport
 from tests.conformance.test_kafka_transport import RelayedKafka, throw_out_all
 from tests.services import Kafka, Run
@@ -35,7 +36,7 @@ DEADLY = 25  # each of so many is given up
 
 
 class Work:
-    """What handlers have seen, whoever they belong to."""
+    """What the handlers of all members have seen."""
 
     def __init__(self, url: str, topic: str) -> None:
         self.url = url
@@ -79,7 +80,7 @@ async def fill(url: str, topic: str, partitions: int) -> None:
 
 
 async def all_is_done(work: Work, kafka: Kafka) -> None:
-    """Every record was seen, every deadly one lies among the dead, and nothing waits."""
+    """Every record was seen, every deadly one is dead-lettered, and nothing waits."""
     assert set(work.seen) == set(range(TOTAL))
     dead = await asyncio.to_thread(dead_letters, kafka, f"{work.topic}.dlq")
     assert set(dead) == set(range(0, TOTAL, DEADLY))
@@ -124,7 +125,7 @@ async def test_members_join_and_leave_under_load(kafka: Kafka) -> None:
         await work.until(TOTAL)
         await settled(url, topic)
     await all_is_done(work, kafka)
-    # What was out when a partition went to somebody else is seen by both: at most a window for each time it went.
+    # Both members see what was out when a partition moved: at most one prefetch window for each move.
     assert work.repeats <= 6 * 50, work.repeats
 
 
@@ -140,18 +141,18 @@ async def test_members_that_are_thrown_out_again_and_again_lose_nothing(kafka: K
         await work.until(TOTAL)
         await settled(url, topic)
     await all_is_done(work, kafka)
-    assert work.repeats <= 4 * 50, work.repeats  # it is the same member: it knows what it had done
+    assert work.repeats <= 4 * 50, work.repeats  # the same member returns, and knows what it has done
 
 
 async def settled(url: str, topic: str) -> None:
-    """Wait until nothing waits, which is when the last dead letters are written and committed."""
+    """Wait until the last dead letters are written and committed."""
     async with asyncio.timeout(60), KafkaTransport(url, SystemClock()) as transport:
         while True:
             try:
                 if await transport.depth(topic) == 0:
                     return
             except TransportError:
-                pass  # it is just coming back
+                pass  # the broker is starting
             await asyncio.sleep(0.1)
 
 
@@ -164,7 +165,7 @@ def relayed(service_run: Run) -> Iterator[RelayedKafka]:
 async def test_connections_that_break_cost_nothing_as_long_as_the_session_holds(
     relayed: RelayedKafka,
 ) -> None:
-    """A delivery is held by a member, not by its connection: a broken one is mended, and nothing comes twice."""
+    """A delivery is held by a member, not by its connection: after a reconnect nothing is delivered again."""
     kafka = relayed.address
     topic = kafka.topic("broken")
     async with Relay(f"kafka://{LOOPBACK}:{relayed.listener_port}", port=relayed.relay_port) as relay:
@@ -179,6 +180,49 @@ async def test_connections_that_break_cost_nothing_as_long_as_the_session_holds(
             await settled(url, topic)
     await all_is_done(at_the_broker(kafka, work), kafka)
     assert work.repeats == 0
+
+
+async def test_transaction_fails_as_one_batch_while_its_coordinator_is_unreachable(
+    relayed: RelayedKafka,
+) -> None:
+    kafka, letters = relayed.address, 20
+    source = Source(name=kafka.topic("lonely"), dead_letter_queue=kafka.topic("lonely.dlq"), window=letters)
+    publications = [
+        Publication(Message(body=b"%d" % number), Target(name=source.name)) for number in range(letters)
+    ]
+    async with KafkaTransport(f"{kafka.url}/?{QUICK}", SystemClock()) as transport:
+        assert not any(await transport.publish(publications))
+    options = "publish_timeout=2s&session.timeout.ms=30000&transactions=true"
+    async with (
+        Relay(f"kafka://{LOOPBACK}:{relayed.listener_port}", port=relayed.relay_port) as relay,
+        KafkaTransport(f"{relay.url}/?{options}", SystemClock()) as transport,
+        asyncio.timeout(60),
+    ):
+        receiver = await transport.receiver(source)
+        deaths: list[Death] = []
+        while len(deaths) < letters:
+            deaths += map(death_of, await receiver.receive())
+        await dead_letter_all(receiver, deaths[:1])
+
+        await relay.leave()
+        # Two seconds to write and two to abort, not two for each letter
+        async with asyncio.timeout(letters / 2):
+            assert all(await receiver.dead_letter(deaths[1:]))
+
+        await relay.come_back()
+        await dead_letter_all(receiver, deaths[1:])
+        found: list[Delivery] = []
+        collector = await transport.receiver(Source(name=source.dlq, window=2 * letters))
+        while len(found) < letters:
+            found += await collector.receive()
+    assert sorted(int(each.body or b"") for each in found) == list(range(letters))
+
+
+async def dead_letter_all(receiver: Receiver, deaths: Sequence[Death]) -> None:
+    """Retry until each letter is durable."""
+    while deaths:
+        outcomes = await receiver.dead_letter(deaths)
+        deaths = [death for death, error in zip(deaths, outcomes, strict=True) if error is not None]
 
 
 async def test_a_broker_that_crashes_under_load_is_found_again(relayed: RelayedKafka) -> None:
@@ -198,7 +242,7 @@ async def test_a_broker_that_crashes_under_load_is_found_again(relayed: RelayedK
 
 
 def at_the_broker(kafka: Kafka, work: Work) -> Work:
-    """The same work, seen by the straight way."""
+    """The same work at the direct address of the broker."""
     straight = Work(f"{kafka.url}/?{QUICK}", work.topic)
     straight.seen = work.seen
     return straight

@@ -1,7 +1,8 @@
 """Remember which consumers have reported that they cannot publish dead letters.
 
-A report counts until the consumer says that it is over, or until it has not been repeated for a while: the consumer may
-have stopped, and nobody would take its report back.
+A report is in force until the consumer reports success, or until it has not been repeated for a while: the consumer may
+have stopped. A report that was sent long ago is ignored. Reports do not expire on Kafka, so a server that starts may
+read old ones.
 """
 
 from datetime import timedelta
@@ -11,6 +12,7 @@ from redrive.clock import Clock
 from redrive.letters.report import LIFETIME, PublishReport
 
 _MAX_CONSUMERS: Final = 1000
+_MAX_AGE: Final = 10 * LIFETIME  # longer than its lifetime, because clocks of machines differ
 
 
 class ConsumerReports:
@@ -22,6 +24,8 @@ class ConsumerReports:
 
     def received(self, report: PublishReport) -> None:
         """A consumer has reported."""
+        if self._clock.now() - report.at > _MAX_AGE:
+            return
         key = (report.source, report.consumer)
         self._reports.pop(key, None)
         if report.failures > 0:

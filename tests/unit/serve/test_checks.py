@@ -286,3 +286,15 @@ def test_report_counts_until_it_is_taken_back_or_not_repeated() -> None:
     assert reports.failures() == {"orders": 1}
     clock.advance(LIFETIME + SECOND)
     assert (reports.failures(), reports.problems()) == ({}, {})
+
+
+def test_report_that_was_sent_long_ago_is_ignored() -> None:
+    clock = ManualClock()
+    old = a_report(clock, 2, "host/7")
+    clock.advance(timedelta(hours=1))
+    late = a_report(clock, 1, "host/8")
+    clock.advance(LIFETIME)
+    reports = ConsumerReports(clock)
+    reports.received(old)
+    reports.received(late)
+    assert reports.failures() == {"orders": 1}

@@ -1,7 +1,6 @@
-"""What does an error of librdkafka mean to us?
+"""Translate errors of librdkafka into `TransportError`s that say what to do.
 
-One place where its codes become `TransportError`s that say what to do. The rule: nothing of librdkafka leaves the
-room, and no password can stand in a text, because librdkafka never writes one.
+No error of librdkafka leaves this package. The texts contain no password, because librdkafka never writes one.
 """
 
 from typing import Final
@@ -31,7 +30,7 @@ _REFUSED: Final = {
     KafkaError._AUTHENTICATION: "user, password or certificate are wrong",  # noqa: SLF001
     KafkaError._SSL: "the TLS handshake failed; look at ssl.ca.location",  # noqa: SLF001
 }
-# What librdkafka gets over by itself, and what it says over and over meanwhile.
+# Errors that librdkafka recovers from by itself, and reports repeatedly meanwhile.
 PASSING: Final = frozenset(
     {
         KafkaError.REBALANCE_IN_PROGRESS,
@@ -48,10 +47,24 @@ PASSING: Final = frozenset(
     }
 )
 TOO_LARGE: Final = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
+# Errors that concern one record, or the records that were sent together with it: other records may be accepted.
+RECORD_REFUSALS: Final = frozenset(
+    {
+        *TOO_LARGE,
+        KafkaError.INVALID_MSG,
+        KafkaError.INVALID_MSG_SIZE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        KafkaError.UNKNOWN,
+        KafkaError._BAD_MSG,  # noqa: SLF001
+    }
+)
 
 
 class TooLargeError(PublishError):
-    """The topic takes no record of this size."""
+    """The record is larger than the topic allows."""
 
 
 def error_of(exception: KafkaException) -> KafkaError:
@@ -61,7 +74,7 @@ def error_of(exception: KafkaException) -> KafkaError:
 
 
 def translated(error: KafkaError, topic: str | None = None) -> TransportError:
-    """What went wrong, and what to do about it."""
+    """The error of a connection or a request, with what to do next."""
     code, where = error.code(), "" if topic is None else f" ('{topic}')"
     if code in _MISSING and topic is not None:
         return topic_missing(topic)
@@ -78,7 +91,7 @@ def topic_missing(topic: str) -> SourceMissingError:
 
 
 def not_durable(error: KafkaError, topic: str) -> PublishError:
-    """Why a record was not written."""
+    """The error of a record that was not written, with what to do next."""
     code = error.code()
     if code in _MISSING:
         return PublishError(f"there is no topic '{topic}', or no such partition of it; run redrive provision")

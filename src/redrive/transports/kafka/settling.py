@@ -1,7 +1,7 @@
-"""How is a delivery released or given up without being lost?
+"""Release and dead-letter deliveries without losing them.
 
-The one rule (A6): a copy is durable before the record it was made of is settled. What could not be made durable stays
-unsettled, and the answer says why. It does not know how deliveries come.
+A copy is durable before the record that it was made from is settled. A delivery whose copy could not be made durable
+stays unsettled, and its outcome gives the reason.
 """
 
 from collections.abc import Sequence
@@ -17,18 +17,20 @@ from redrive.transports.kafka.headers import Outgoing
 from redrive.transports.kafka.journey import Journey
 from redrive.transports.kafka.names import retry_topic, step_for
 from redrive.transports.kafka.publisher import Publisher
-from redrive.transports.kafka.transactions import RefusedError, Transactions
+from redrive.transports.kafka.transactions import Transactions
 from redrive.transports.kafka.url import BrokerUrl
 
 if TYPE_CHECKING:
     from redrive.transports.kafka.receiver import KafkaReceiver
 
-_CUT_SHORT: Final = "it was given up in the middle; it stays with its source"
+_CANCELLED: Final = "dead-lettering was cancelled; the record stays in its topic"
 
 
 def too_late() -> RedriveError:
-    """What is said of a delivery whose partition is gone."""
-    return BrokerUnreachableError("its partition is no longer ours; it will be delivered again")
+    """The error of a delivery whose partition was lost."""
+    return BrokerUnreachableError(
+        "the partition was assigned to another consumer; the record will be delivered again"
+    )
 
 
 class Settler:
@@ -48,19 +50,19 @@ class Settler:
         self._publisher = publisher
         self._transactions = transactions
 
-    # --- to come again ---------------------------------------------------------------------------------------------
+    # --- release ---------------------------------------------------------------------------------------------------
 
     def topic_for(self, wait: timedelta) -> str | None:
-        """The retry topic that keeps a record for so long; None where it waits in memory."""
+        """The retry topic that delays a record by `wait`; None where it waits in memory."""
         step = step_for(wait) if self._url.retry == "topics" else None
         return None if step is None else retry_topic(self._source, step)
 
     async def send_to_wait(
         self, receiver: "KafkaReceiver", waits: Sequence[tuple[KafkaDelivery, Journey, str]]
     ) -> list[bool]:
-        """Copy them to the topics where they wait, and settle those whose copy is durable. Which of them were?"""
+        """Copy deliveries to retry topics and settle those whose copy is durable; return which of them are."""
         for delivery, _, _ in waits:
-            delivery.settled = True  # nobody else is to settle it meanwhile
+            delivery.settled = True  # so that no other caller settles it meanwhile
         copies = [self._writer.copy(*wait) for wait in waits]
         durable = [False] * len(waits)
         try:
@@ -73,10 +75,10 @@ class Settler:
                     delivery.settled = False
         return durable
 
-    # --- to be given up --------------------------------------------------------------------------------------------
+    # --- dead-letter -----------------------------------------------------------------------------------------------
 
     async def dead_letter(self, receiver: "KafkaReceiver", deaths: Sequence[Death]) -> Outcomes:
-        """Publish their dead letters, all in one batch, and settle those that are durable."""
+        """Publish the dead letters in one batch, and settle the deliveries whose letter is durable."""
         outcomes: list[RedriveError | None] = [None] * len(deaths)
         going: dict[int, Death] = {}
         for index, death in enumerate(deaths):
@@ -84,9 +86,9 @@ class Settler:
             if delivery.settled:
                 continue
             if delivery.alive:
-                delivery.settled = True  # nobody else is to settle it meanwhile
+                delivery.settled = True  # so that no other caller settles it meanwhile
                 going[index] = death
-                outcomes[index] = PublishError(_CUT_SHORT)
+                outcomes[index] = PublishError(_CANCELLED)
             else:
                 outcomes[index] = too_late()
         try:
@@ -103,7 +105,7 @@ class Settler:
     async def _bury(
         self, receiver: "KafkaReceiver", going: dict[int, Death], outcomes: list[RedriveError | None]
     ) -> None:
-        """Write them whole; those that are too large for their topic once more, with less and less."""
+        """Write the letters; those that are too large for their topic are written again with less content."""
         left = dict(going)
         for level in self._writer.levels:
             letters: dict[int, Outgoing] = {}
@@ -129,20 +131,9 @@ class Settler:
     ) -> Sequence[RedriveError | None]:
         if self._transactions is None:
             return await self._publisher.publish(letters)
-        answers = list(await self._transactions.write(receiver.intake.ledger, letters, deliveries))
-        refused = [
-            at
-            for at, answer in enumerate(answers)
-            if isinstance(answer, RefusedError) and deliveries[at].partition.alive
-        ]
-        # Without a transaction it is told what is wrong with it, and may be written with less.
-        for at, answer in zip(
-            refused, await self._publisher.publish([letters[at] for at in refused]), strict=True
-        ):
-            answers[at] = answer
-        return answers
+        return await self._transactions.write(receiver.intake.ledger, letters, deliveries)
 
     async def close(self) -> None:
-        """Let go of what it holds."""
+        """Wait for the transaction that is running."""
         if self._transactions is not None:
             await self._transactions.close()
