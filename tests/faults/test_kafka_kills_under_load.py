@@ -53,21 +53,21 @@ RATE = 50  # records per second
 PATIENCE = 90.0
 OPTIONS = "session.timeout.ms=2000&heartbeat.interval.ms=200&publish_timeout=5s"
 SETTINGS = """
-    [retry]
+    [consume]
     attempts = 2
     backoff = "50ms"
 
     [recover]
-    poll = "50ms"
-    steps = ["100ms"]
-    recheck = "1s"
+    poll_interval = "50ms"
+    delays = ["100ms"]
+    recheck_interval = "1s"
     lease = "5s"
     verdict_timeout = "5s"
-    cpu_below = 1.0
-    memory_below = 1.0
+    max_cpu = 1.0
+    max_memory = 1.0
 
-    [consume]
-    flood_breaker = false
+    [consume.breaker]
+    enabled = false
 """
 
 
