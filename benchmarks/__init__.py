@@ -18,6 +18,7 @@ BENCHMARKS: Final = {
     "kafka": "benchmarks.kafka",
     "migrate": "benchmarks.migrate",
     "recover": "benchmarks.recover",
+    "startup": "benchmarks.startup",
     "store-postgres": "benchmarks.store_postgres",
     "store-sqlite": "benchmarks.store_sqlite",
 }

@@ -14,8 +14,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
-import psutil
-
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _PID_NAMESPACE: Final = Path("/proc/self/ns/pid")
 _START_TOLERANCE: Final = 5  # seconds: start times are computed from a clock that may be adjusted
@@ -23,6 +21,8 @@ _START_TOLERANCE: Final = 5  # seconds: start times are computed from a clock th
 
 def runner_name(user: str) -> str:
     """The name of this process as a runner of operations."""
+    import psutil  # noqa: PLC0415  only commands that run an operation need it
+
     started = int(psutil.Process().create_time())
     return f"{user}@{socket.gethostname()}/{os.getpid()}/{_machine()}-{started:x}"
 
@@ -34,6 +34,8 @@ def has_ended(runner: str) -> bool:
     machine, _, started = mark.rpartition("-")
     if machine != _machine() or not pid.isascii() or not pid.isdigit():
         return False
+    import psutil  # noqa: PLC0415
+
     try:
         start = int(started, 16)
         process = psutil.Process(int(pid))
@@ -58,6 +60,8 @@ def _machine() -> str:
     try:
         boot = _BOOT_ID.read_text("ascii").strip()
     except OSError:
+        import psutil  # noqa: PLC0415
+
         boot = str(int(psutil.boot_time()))
     namespace = ""
     with suppress(OSError):
