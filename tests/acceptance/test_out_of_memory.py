@@ -22,7 +22,7 @@ SHOP = """
 
     MEGABYTE = 1 << 20
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * os.sysconf("SC_PAGE_SIZE") + 512 * MEGABYTE
+    limit = pages * os.sysconf("SC_PAGE_SIZE") + 256 * MEGABYTE
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     app = App({url!r})
 
@@ -35,7 +35,7 @@ SHOP = """
         elif body == b"many":
             hoard = []
             while True:
-                hoard.append(bytearray(MEGABYTE))
+                hoard.append(bytearray(4096))
         with open("done", "ab") as done:
             done.write(body + b" %d\\n" % os.getpid())
 """
