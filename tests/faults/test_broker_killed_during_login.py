@@ -86,6 +86,7 @@ async def test_server_outlives_a_broker_that_is_killed_during_the_login(tmp_path
                 finally:
                     relay.lead_to(None)
                     broker.kill()
+            soak.report(kills=KILLS)
             # Then the server still runs, and collects once the broker is back
             broker = await asyncio.to_thread(Broker, tmp_path / "broker")
             try:
