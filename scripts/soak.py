@@ -116,6 +116,8 @@ def parts(*, full: bool) -> list[Part]:
         ("kills, journal", ["test_journal_crash.py"], 20),
         ("kills, replay", ["test_replay_crash.py"], 40),
         ("kills, shared documents", ["test_memos_killed.py"], 30),
+        ("kills, login", ["test_broker_killed_during_login.py"], 40),
+        ("kills, migration", ["test_sqlite_migration_killed.py"], 30),
         ("network that cuts", ["test_consume_chaos.py"], 90),
     ]
     fuzzers = [

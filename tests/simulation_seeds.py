@@ -12,7 +12,7 @@ from typing import Final
 from tests import soak
 
 _FIXED_COUNT: Final = 400
-_COUNT: Final = soak.count(20_000, in_ci=4_000)
+_COUNT: Final = soak.count(20_000, in_ci=2_000)
 _WITHOUT_GIT: Final = 20_260_101  # used as the commit's number where there is no repository
 
 

@@ -21,7 +21,7 @@ from tests.golden.plain import unpacked
 CHILD = Path(__file__).with_name("migration_child.py")
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1" / "store.sqlite.zst"
 OLDER = schema.migrations()[:3]  # of a program that knows no brokers
-KILLS = soak.count(10, in_ci=10)
+KILLS = soak.count(10, in_ci=4)
 
 
 async def all_letters(path: Path) -> list[DeadLetter]:
@@ -59,6 +59,7 @@ def kill_at_some_point(path: Path, chance: random.Random) -> None:
         child.communicate()
 
 
+@pytest.mark.soak
 async def test_killed_migration_is_continued_until_it_is_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +81,7 @@ async def test_killed_migration_is_continued_until_it_is_complete(
                     await SqliteStore.open(path)
         else:
             assert not is_incomplete
+    soak.report(kills=KILLS)
     assert incomplete >= KILLS // 2, "the kills came too late to prove anything"
     assert await all_letters(path) == expected
     assert marks(path) == (5, False, 0)

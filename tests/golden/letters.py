@@ -464,7 +464,7 @@ class Script:
         """Alerts that are suspected, open, acknowledged, escalated, over, and partly not sent."""
         numbers = count(1)
         alarm = Alarm(
-            new_id=lambda: f"incident-{next(numbers):03}", link=lambda one: f"https://console/{one.id}"
+            make_id=lambda _key: f"incident-{next(numbers):03}", link=lambda one: f"https://console/{one.id}"
         )
         written = Written(self.store)
 

@@ -138,6 +138,7 @@ def _data(incident: Incident, measures: Mapping[str, str]) -> dict[str, Any]:
         "subject": incident.subject,
         "component": found.component,
         "broker": incident.broker,
+        "server": incident.server,
         "queue": found.queue,
         "error_type": found.error_type,
         "group": found.group,

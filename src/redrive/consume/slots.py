@@ -14,6 +14,7 @@ import asyncio
 import contextvars
 import queue
 import threading
+import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final, TypeVar
@@ -132,6 +133,7 @@ class Slot:
     def failed(self, error: E) -> E | Exception:
         """What ran has ended with this error; by what it is to be judged: what was cancelled has taken too long."""
         self.turn += 1
+        _free_memory(error)
         overran = self.overran
         if overran:
             self.forgive()
@@ -216,6 +218,7 @@ class _Lane:
             try:
                 result = call()
             except BaseException as error:  # noqa: BLE001  it belongs to whoever waits for the result
+                _free_memory(error)
                 self._tell(_fail, future, error)
             else:
                 self._tell(_succeed, future, result)
@@ -228,6 +231,12 @@ class _Lane:
             self._loop.call_soon_threadsafe(what, *args)
         except RuntimeError:
             return  # the loop has ended, and with it whoever waited
+
+
+def _free_memory(error: BaseException) -> None:
+    """Release the local variables of a handler that ran out of memory: what follows an error needs some of it."""
+    if isinstance(error, MemoryError):
+        traceback.clear_frames(error.__traceback__)
 
 
 def _is_running(task: "asyncio.Task[Any]") -> bool:

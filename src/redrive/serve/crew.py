@@ -14,7 +14,6 @@ import socket
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from secrets import token_hex
 from typing import Final
 
 import msgspec
@@ -333,8 +332,7 @@ class Crew:
                 rules_of(settings),
                 policy_of(settings),
                 windows_of(settings),
-                new_id=lambda: f"i-{token_hex(8)}",
-                server=socket.gethostname(),  # the same after a restart
+                server=_server_name(settings),
                 silence=takeover_after(max(settings.alerts.interval, settings.alerts.probe_interval)),
             ),
             measures,
@@ -391,6 +389,11 @@ class Crew:
                 self.rescued["given_up"] += 1
             else:
                 self.rescued["crashed"] += 1
+
+
+def _server_name(settings: Settings) -> str:
+    """Unique among the servers of a store, and the same after a restart unless the port is chosen by the system."""
+    return f"{socket.gethostname()}:{settings.server.port or os.getpid()}"
 
 
 def _retention(settings: Settings) -> RetentionOptions:

@@ -8,9 +8,9 @@ Letters are counted for the served broker alone: a store may hold letters of oth
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
 import msgspec
@@ -29,7 +29,6 @@ from redrive.stores.query import Condition, Op, Query, Sort
 from redrive.transports.base import Transport
 from redrive.watch.alerts.rules import Measured
 
-_SECOND: Final = timedelta(seconds=1)
 _MINUTE: Final = timedelta(minutes=1)
 _RECENT: Final = 5 * _MINUTE
 _USUAL: Final = 60 * _MINUTE
@@ -122,12 +121,11 @@ class Measures:
         self._open: Counter[str] = Counter()
         self._automatic: Counter[str] = Counter()  # of these, letters that are redriven without a person
         self._has_looked = False
-        self._rest_until = timedelta(0)
-        self._came: deque[tuple[timedelta, Counter[str]]] = deque()  # letters by error type, the oldest first
         self._waiting: dict[str, _Waiting] = {}  # by dead-letter queue
         self.looks: Sequence[Look] = (
             Look(name="server", take=self._of_server),
-            Look(name="store", take=self._of_store),
+            self._store_look("store", self._of_store),
+            self._store_look("rates", self._of_rates),
             Look(name="queues", take=self._of_queues),
             *([] if prober is None else [Look(name="probe", take=self._of_probe, every=prober.every)]),
         )
@@ -136,11 +134,6 @@ class Measures:
 
     def collected(self, queue: str, letters: Sequence[DeadLetter]) -> list[Measured]:
         """What follows from letters that were just collected from this queue."""
-        now, types = self._clock.monotonic(), Counter(letter.error_type for letter in letters)
-        if self._came and now - self._came[-1][0] < _SECOND:
-            self._came[-1][1].update(types)
-        else:
-            self._came.append((now, types))
         by_source: dict[str, list[LetterHead]] = {}
         for letter in letters:
             by_source.setdefault(letter.source, []).append(letter)
@@ -186,8 +179,6 @@ class Measures:
     async def _of_server(self, subjects: Subjects) -> list[Measured]:
         """What this process knows without asking."""
         return [
-            *self._ingestion(),
-            *self._spikes(subjects("error_spike")),
             self._store_state(),
             *self._running(subjects("service_failed")),
             *self._held_back(subjects("undeliverable")),
@@ -243,21 +234,59 @@ class Measures:
             counts={**counts},
         )
 
-    def _ingestion(self) -> list[Measured]:
-        count = self._between(_MINUTE, timedelta(0)).total()
+    # --- the store -------------------------------------------------------------------------------------------------
+
+    def _store_look(self, name: str, take: Callable[[Subjects], Awaitable[list[Measured]]]) -> Look:
+        """A look that asks the store: never while it is not available, and less often if it takes long."""
+        rest_until = timedelta(0)
+
+        async def rested(subjects: Subjects) -> list[Measured]:
+            nonlocal rest_until
+            began = self._clock.monotonic()
+            if began < rest_until or not self._is_store_available():
+                return []
+            found = await take(subjects)
+            ended = self._clock.monotonic()
+            rest_until = ended + _REST * (ended - began)
+            return found
+
+        return Look(name=name, take=rested)
+
+    async def _of_store(self, subjects: Subjects) -> list[Measured]:
+        """The letters that are there."""
         return [
-            Measured(
-                measure="ingestion",
-                value=count,
-                component="store",
-                broker=self.broker,
-                counts={"collected": count},
-            )
+            *await self._letters(subjects("open_letters")),
+            *await self._resolution(),
+            *await self._unconfirmed(subjects("unconfirmed")),
+            *await self._unserved(subjects("unserved")),
         ]
 
-    def _spikes(self, known: Iterable[str]) -> list[Measured]:
+    async def _of_rates(self, subjects: Subjects) -> list[Measured]:
+        """The letters that have come lately, whichever server collected them."""
+        now = self._clock.now()
+        count = await self._store.count(self._came_after(now - _MINUTE))
+        ingestion = Measured(
+            measure="ingestion",
+            value=count,
+            component="store",
+            broker=self.broker,
+            counts={"collected": count},
+        )
+        return [ingestion, *await self._spikes(now, subjects("error_spike"))]
+
+    async def _spikes(self, now: datetime, known: Iterable[str]) -> list[Measured]:
         """How many times as often as in the hour before each error type came in the last minutes."""
-        recent, before = self._between(_RECENT, timedelta(0)), self._between(_RECENT + _USUAL, _RECENT)
+        recent = Counter(await self._store.tally("error", self._came_after(now - _RECENT)))
+        many = tuple(name for name, count in recent.items() if count >= _MIN_SPIKE)
+        before: Counter[str] = Counter()
+        if many:
+            earlier = self._came_after(now - _RECENT - _USUAL)
+            for condition in (
+                Condition("created", Op.AT_MOST, (now - _RECENT,)),
+                Condition("error", Op.IS, many),
+            ):
+                earlier = earlier.narrowed(condition)
+            before.update(await self._store.tally("error", earlier))
         found = []
         for error_type in sorted({*recent, *known}):
             count = recent[error_type]
@@ -266,7 +295,7 @@ class Measures:
                 Measured(
                     measure="error_spike",
                     subject=error_type,
-                    value=count / usual if count >= _MIN_SPIKE else 0,
+                    value=count / usual if error_type in many else 0,
                     component="store",
                     broker=self.broker,
                     error_type=error_type,
@@ -275,33 +304,8 @@ class Measures:
             )
         return found
 
-    def _between(self, longest: timedelta, shortest: timedelta) -> Counter[str]:
-        """Letters by error type that were collected between so long ago and so long ago."""
-        now = self._clock.monotonic()
-        while self._came and now - self._came[0][0] > _RECENT + _USUAL:
-            self._came.popleft()
-        found: Counter[str] = Counter()
-        for at, types in self._came:
-            if shortest <= now - at < longest:
-                found += types
-        return found
-
-    # --- the store -------------------------------------------------------------------------------------------------
-
-    async def _of_store(self, subjects: Subjects) -> list[Measured]:
-        """What has to be counted there; a store that takes long for it is asked less often."""
-        began = self._clock.monotonic()
-        if began < self._rest_until or not self._is_store_available():
-            return []
-        found = [
-            *await self._letters(subjects("open_letters")),
-            *await self._resolution(),
-            *await self._unconfirmed(subjects("unconfirmed")),
-            *await self._unserved(subjects("unserved")),
-        ]
-        ended = self._clock.monotonic()
-        self._rest_until = ended + _REST * (ended - began)
-        return found
+    def _came_after(self, time: datetime) -> Query:
+        return Query((self._of_broker, Condition("created", Op.MORE, (time,))))
 
     async def _letters(self, known: Iterable[str]) -> list[Measured]:
         known, is_first, self._has_looked = set(known), not self._has_looked, True

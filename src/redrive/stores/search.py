@@ -54,7 +54,8 @@ class Search(ABC):
             return self.finished(statement, values)
         column = self.column(attribute)
         clause += f"{' AND ' if clause else ' WHERE '}{column} IS NOT NULL"
-        return self.finished(f"SELECT {column}, count(*) FROM {tables}{clause} GROUP BY {column}", values)
+        group = self.group(column, query)
+        return self.finished(f"SELECT {column}, count(*) FROM {tables}{clause} GROUP BY {group}", values)
 
     def where(self, query: Query, position: Position | None = None) -> Statement:
         """The WHERE clause, or nothing, and the values it binds. The statement around it is still to be finished."""
@@ -115,6 +116,10 @@ class Search(ABC):
     @abstractmethod
     def begins(self, column: str, prefixes: list[str]) -> Statement:
         """Whether a column begins with one of these."""
+
+    def group(self, column: str, query: Query) -> str:  # noqa: ARG002
+        """What letters are grouped by to count them by this column."""
+        return column
 
     def column(self, attribute: str) -> str:
         """Where an attribute of a head stands."""

@@ -1,7 +1,7 @@
 """The alarm of a server: written down first, then told; by one server of several, and never lost."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -60,8 +60,10 @@ class Place:
         clock: ManualClock,
         *names: str,
         prefix: str = "i",
+        server: str | None = None,
         broker: str = "rabbitmq",
         probe: Probe | None = None,
+        is_store_available: Callable[[], bool] | None = None,
         dead_letter_queues: Mapping[str, str] = {"orders": "orders.dlq"},
     ) -> None:
         self.broker = Broker()
@@ -82,6 +84,7 @@ class Place:
             clean=Redactor().clean,
             broker=broker,
             publish_failures=lambda: self.publish_failures,
+            is_store_available=is_store_available or (lambda: True),
             prober=None
             if probe is None
             else Prober(
@@ -96,13 +99,16 @@ class Place:
         )
         self.alarms = Alarms(
             store,
-            Alarm(RULES, new_id=lambda: f"{prefix}-{next(self._numbers)}"),
+            Alarm(RULES, make_id=lambda _key: f"{prefix}-{next(self._numbers)}")
+            if server is None
+            else Alarm(RULES, server=server),
             measures,
             clock,
             every=timedelta(seconds=15),
             chosen=lambda _alert: names or ("mail",),
             tell=lambda alert, to: self.told.append((alert, to)),
             trouble=lambda what, _error: self.troubles.append(what),
+            is_store_available=is_store_available,
         )
 
     @property
@@ -337,6 +343,69 @@ async def test_no_news_of_any_server_is_lost_when_all_write_at_once(
     assert told == {f"q{number}.dlq" for number in range(8)}
 
 
+async def test_letters_that_several_servers_collect_count_together(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    one, two = Place(store, clock, server="one"), Place(store, clock, server="two")
+    await died(store, one, 60)
+    await died(store, two, 41, start=60)
+    await one.alarms.look()
+    await two.alarms.look()
+    raised = [alert for place in (one, two) for alert, _ in place.told]
+    assert [alert.counts for alert in raised if alert.rule == "ingestion-rate"] == [{"collected": 101}]
+    assert [alert.counts["collected"] for alert in raised if alert.rule == "error-spike"] == [101]
+
+
+async def test_server_started_while_the_store_is_unavailable_raises_the_same_incident(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    # Given a server that has raised an incident, stored it, and was killed
+    before = Place(store, clock, server="host:8642")
+    before.broker.is_away = True
+    await looks(before, clock, 2)
+    [(raised, _)] = before.told
+    # When it is started again while the store is unavailable
+    is_available = False
+    after = Place(store, clock, server="host:8642", is_store_available=lambda: is_available)
+    after.broker.is_away = True
+    await looks(after, clock, 2)
+    assert set(after.occasions) == {("broker-unreachable", RAISED), ("store-unavailable", RAISED)}
+    # And the store and the broker come back
+    is_available, after.broker.is_away = True, False
+    await looks(after, clock, 12)
+    # Then every incident that was raised has recovered
+    told = [alert for alert, _ in (*before.told, *after.told)]
+    assert raised.incident in {alert.incident for alert, _ in after.told}
+    assert {alert.incident for alert in told if alert.occasion == RAISED} == {
+        alert.incident for alert in told if alert.occasion == RECOVERED
+    }
+    assert (await after.alarms.book()).current == {}
+
+
+async def test_store_outage_that_two_servers_report_recovers_for_both(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    is_available = False
+    places = [
+        Place(store, clock, server=name, is_store_available=lambda: is_available)
+        for name in ("host:8642", "host:8643")
+    ]
+    for place in places:
+        assert await looks(place, clock, 1) == ["store-unavailable"]
+    is_available = True
+    for _ in range(12):
+        for place in places:
+            await place.alarms.look()
+        clock.advance(timedelta(seconds=15))
+    told = sorted((alert.server, alert.occasion) for place in places for alert, _ in place.told)
+    assert told == [
+        ("host:8642", RAISED),
+        ("host:8642", RECOVERED),
+        ("host:8643", RAISED),
+        ("host:8643", RECOVERED),
+    ]
+
+
 # --- people ----------------------------------------------------------------------------------------------------------
 
 
@@ -413,7 +482,7 @@ async def test_an_error_type_that_comes_more_often_than_usual_is_a_warning(
     for _ in range(12):  # two in five minutes are usual
         await died(store, place, 2, start=number)
         number += 2
-        clock.advance(5 * MINUTE)
+        clock.advance(5 * MINUTE + timedelta(seconds=1))
     await died(store, place, 10, start=number)
     await place.alarms.look()
     assert ("error-spike", RAISED) not in place.occasions, "five times as often is still fine"
@@ -458,7 +527,8 @@ async def test_a_store_that_takes_long_to_count_is_asked_less_often(
     for _ in range(9):  # five seconds of counting are followed by a hundred of rest
         await place.alarms.look()
         clock.advance(timedelta(seconds=15))
-    assert asked == ["source", "state", "state", "source", "broker"] * 2
+    assert [by for by in asked if by != "error"] == ["source", "state", "state", "source", "broker"] * 2
+    assert asked.count("error") == 5, "the rates take one second, and rest for twenty"
 
 
 async def test_a_service_that_does_not_run_is_told(store: MemoryStore, clock: ManualClock) -> None:

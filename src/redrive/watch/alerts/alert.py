@@ -43,6 +43,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     text: str  # one sentence for people
     component: str  # the component concerned: RabbitMQ, Kafka, store
     broker: str | None = None  # its name
+    server: str | None = None  # the server that it is about, where each server measures itself
     queue: str | None = None
     error_type: str | None = None
     group: str | None = None  # the fingerprint of the failure

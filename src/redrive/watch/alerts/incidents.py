@@ -64,9 +64,10 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     rule: str
     subject: str
     broker: str | None = None
+    server: str | None = None  # the server that it is about, where each server measures itself
     found: Finding  # the latest, with all correlation ids since it was told
-    found_by: str | None = None  # the server that finds it, where servers may measure different values
-    found_at: datetime | None = None  # when that server found it, to a part of the time that it may be silent
+    found_by: str | None = None  # the server that finds it, unless all servers measure the same value
+    found_at: datetime | None = None  # when that server last found it, to a quarter of its allowed silence
     hits: int = 1  # looks in a row, as long as it is suspected
     has_news: bool = True  # since it was told
     began_at: datetime
@@ -88,11 +89,25 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def begun(
-    incident_id: str, rule: str, subject: str, found: Finding, now: datetime, broker: str | None = None
+    incident_id: str,
+    rule: str,
+    subject: str,
+    found: Finding,
+    now: datetime,
+    *,
+    broker: str | None = None,
+    server: str | None = None,
 ) -> Incident:
     """An incident that was just found, without an alert so far: `stepped` says whether to raise one."""
     return Incident(
-        id=incident_id, rule=rule, subject=subject, broker=broker, found=found, hits=0, began_at=now
+        id=incident_id,
+        rule=rule,
+        subject=subject,
+        broker=broker,
+        server=server,
+        found=found,
+        hits=0,
+        began_at=now,
     )
 
 
@@ -147,10 +162,14 @@ def is_found_by_another(incident: Incident, server: str, now: datetime, silence:
     """Whether another server finds it, and has done so within this time."""
     return (
         incident.found_by not in (None, server)
-        and incident.found_at is not None
         and incident.fine_since is None
-        and now - incident.found_at < silence
+        and not is_silent(incident, now, silence)
     )
+
+
+def is_silent(incident: Incident, now: datetime, silence: timedelta) -> bool:
+    """Whether the server that finds it has not done so for this time."""
+    return incident.found_at is None or now - incident.found_at >= silence
 
 
 def found_by(incident: Incident, server: str, now: datetime, silence: timedelta) -> Incident:

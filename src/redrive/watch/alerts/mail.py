@@ -132,7 +132,9 @@ class MailNotifier:
         return mail
 
     def _message_id(self, alert: Alert, occasion: Occasion) -> str:
-        incident = sha256(alert.incident.encode(errors="surrogatepass")).hexdigest()[:32]
+        # An incident that occurs again has the same id: only with its beginning is the first mail a different one.
+        began = f"{alert.incident} {alert.since.isoformat()}"
+        incident = sha256(began.encode(errors="surrogatepass")).hexdigest()[:32]
         when = "" if occasion is Occasion.RAISED else f".{alert.time.timestamp() * 1000:.0f}"
         return f"<{incident}.{occasion}{when}@{self._sender.domain}>"
 

@@ -10,6 +10,7 @@ often a violation must be seen, and when it is reported, is decided in `incident
 
 import re
 from collections.abc import Iterable, Mapping
+from enum import Enum
 from string import Formatter
 from types import MappingProxyType
 from typing import Final
@@ -23,12 +24,20 @@ _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,58}[a-z0-9])?")
 _PLACEHOLDERS: Final = frozenset({"subject", "queue", "value", "limit", "next"})
 
 
+class Scope(Enum):
+    """How the values of several servers that share a store are related."""
+
+    SHARED = "every server measures the same value"
+    OBSERVED = "each server measures what it observes of something shared"
+    SERVER = "each server measures itself"
+
+
 class Measure(msgspec.Struct, frozen=True):
     """What a rule can compare."""
 
     meaning: str
     is_ratio: bool = False  # from 0 to 1; shown as a percentage
-    is_local: bool = False  # servers that share a store may measure different values
+    scope: Scope = Scope.SHARED
 
 
 MEASURES: Final[Mapping[str, Measure]] = MappingProxyType(
@@ -36,7 +45,8 @@ MEASURES: Final[Mapping[str, Measure]] = MappingProxyType(
         "open_letters": Measure("open dead letters of a source"),
         "dlq_depth": Measure("messages in a dead-letter queue plus open letters collected from it"),
         "uncollected": Measure(
-            "seconds for which a dead-letter queue had messages and no collector took one", is_local=True
+            "seconds for which a dead-letter queue had messages and no collector took one",
+            scope=Scope.OBSERVED,
         ),
         "queue_missing": Measure("1 while a queue or topic that is collected or probed does not exist"),
         "dead_letter_ratio": Measure(
@@ -48,10 +58,10 @@ MEASURES: Final[Mapping[str, Measure]] = MappingProxyType(
         ),
         "dead_letter_publish_failures": Measure(
             "attempts of a source's consumers to publish a dead letter that failed, as they report them",
-            is_local=True,
+            scope=Scope.OBSERVED,
         ),
-        "error_spike": Measure("rate of an error type, as a multiple of its usual rate", is_local=True),
-        "ingestion": Measure("dead letters collected in the last minute", is_local=True),
+        "error_spike": Measure("rate of an error type, as a multiple of its usual rate"),
+        "ingestion": Measure("dead letters collected in the last minute"),
         "backlog": Measure("open dead letters in the store"),
         "resolution": Measure(
             "share of the dead letters that arrived one to two days ago and are resolved", is_ratio=True
@@ -59,15 +69,16 @@ MEASURES: Final[Mapping[str, Measure]] = MappingProxyType(
         "unconfirmed": Measure("redrives of a source for which neither verdict nor death came in time"),
         "unserved": Measure("letters of a broker that wait for a redrive while no server serves that broker"),
         "undeliverable": Measure(
-            "1 while redrives to a source are held back because no consumer would receive them", is_local=True
+            "1 while redrives to a source are held back because no consumer would receive them",
+            scope=Scope.OBSERVED,
         ),
         "stalled": Measure(
-            "seconds for which a queue had ready messages and none was delivered", is_local=True
+            "seconds for which a queue had ready messages and none was delivered", scope=Scope.OBSERVED
         ),
-        "probe_failures": Measure("failed probes of a broker in a row", is_local=True),
-        "broker_unreachable": Measure("1 while a broker is unreachable", is_local=True),
-        "store_unavailable": Measure("1 while the store cannot be written", is_local=True),
-        "service_failed": Measure("1 while a background service is not running", is_local=True),
+        "probe_failures": Measure("failed probes of a broker in a row", scope=Scope.OBSERVED),
+        "broker_unreachable": Measure("1 while a broker is unreachable", scope=Scope.OBSERVED),
+        "store_unavailable": Measure("1 while the store cannot be written", scope=Scope.SERVER),
+        "service_failed": Measure("1 while a background service is not running", scope=Scope.SERVER),
     }
 )
 # Names of earlier versions, each with the name that replaced it.

@@ -53,6 +53,7 @@ def facts(alert: Alert) -> list[tuple[str, str]]:
         ("rule", alert.rule),
         ("component", alert.component),
         ("broker", alert.broker),
+        ("server", alert.server),
         ("queue", alert.queue),
         ("error type", alert.error_type),
         ("group", alert.group),
@@ -113,6 +114,7 @@ def as_json(alert: Alert) -> dict[str, Any]:
         "text": _short(alert.text, _SUBJECT),
         "component": _short(alert.component),
         "broker": _maybe(alert.broker),
+        "server": _maybe(alert.server),
         "queue": _maybe(alert.queue),
         "error_type": _maybe(alert.error_type),
         "group": _maybe(alert.group),
@@ -214,6 +216,7 @@ def as_alertmanager(alert: Alert) -> list[dict[str, Any]]:
         "incident": key(alert.incident),
         "component": _short(alert.component),
         "broker": _maybe(alert.broker),
+        "server": _maybe(alert.server),
         "queue": _maybe(alert.queue),
     }
     annotations = {

@@ -21,7 +21,7 @@ def an_alarm(*windows: Window, rules: tuple[AlertRule, ...] = RULES) -> Alarm:
         rules,
         Policy(calm=MINUTE),
         windows,
-        new_id=lambda: f"i-{next(numbers)}",
+        make_id=lambda _key: f"i-{next(numbers)}",
         link=lambda incident: f"http://127.0.0.1:8642/incidents/{incident.id}",
     )
 
@@ -143,7 +143,7 @@ def test_incident_of_a_renamed_rule_ends() -> None:
     book = Book()
     old = AlertRule(name="queue-size", measure="dlq_depth", warning=1, text="{subject} has {value}")
     an_alarm(rules=(old,)).looked(book, [depth_of("orders.dlq", 5)], NOON)
-    alarm = Alarm(RULES, new_id=lambda: "i-2")
+    alarm = Alarm(RULES)
     assert not alarm.would_alert(book, [depth_of("orders.dlq", 5)], NOON)
     # When this version evaluates its rules
     [ended] = alarm.looked(book, [depth_of("orders.dlq", 5)], NOON + MINUTE)
@@ -268,11 +268,11 @@ def test_dead_letters_that_are_in_the_store_are_not_hidden() -> None:
 
 
 def two_servers() -> list[Alarm]:
-    numbers = count(1)
-    return [
-        Alarm(RULES, Policy(calm=MINUTE), new_id=lambda: f"i-{next(numbers)}", server=name, silence=MINUTE)
-        for name in ("one", "two")
-    ]
+    return [Alarm(RULES, Policy(calm=MINUTE), server=name, silence=MINUTE) for name in ("one", "two")]
+
+
+def service(name: str, value: float) -> Measured:
+    return Measured(measure="service_failed", subject=name, value=value)
 
 
 def test_server_that_reaches_the_broker_does_not_end_the_finding_of_one_that_does_not() -> None:
@@ -310,6 +310,67 @@ def test_finding_goes_on_when_another_server_finds_it_after_the_first_one() -> N
         assert one.looked(book, [broker(0)], now) == []
         assert two.looked(book, [broker(1)], now + MINUTE / 8) == []
     assert [incident.found_by for incident in book.open()] == ["two"]
+
+
+def test_services_of_two_servers_have_separate_incidents() -> None:
+    (one, two), book = two_servers(), Book()
+    alerts = []
+    for step in range(2):
+        now = NOON + step * MINUTE / 4
+        alerts += one.looked(book, [service("worker 1", 1)], now)
+        alerts += two.looked(book, [service("worker 1", 1)], now)
+    assert [(alert.occasion, alert.server) for alert in alerts] == [(RAISED, "one"), (RAISED, "two")]
+    assert len({alert.incident for alert in alerts}) == 2
+    # When the service of the first server works again, and the other one goes on failing
+    alerts = []
+    for step in range(2, 10):
+        now = NOON + step * MINUTE / 4
+        alerts += one.looked(book, [service("worker 1", 0)], now)
+        alerts += two.looked(book, [service("worker 1", 1)], now)
+    assert [(alert.occasion, alert.server) for alert in alerts] == [(RECOVERED, "one")]
+    assert [incident.server for incident in book.open()] == ["two"]
+
+
+def test_service_of_another_server_is_not_a_subject_to_measure() -> None:
+    (one, two), book = two_servers(), Book()
+    one.looked(book, [service("worker 1", 1), broker(1)], NOON)
+    assert one.subjects(book, "service_failed") == {"worker 1"}
+    assert two.subjects(book, "service_failed") == set()
+    assert two.subjects(book, "broker_unreachable") == {"RabbitMQ"}
+
+
+def test_failed_service_of_a_server_that_is_gone_is_ended_by_another_one() -> None:
+    (one, two), book = two_servers(), Book()
+    for step in range(2):
+        one.looked(book, [service("worker 1", 1)], NOON + step * MINUTE / 4)
+    alerts = []
+    for step in range(2, 20):
+        alerts += two.looked(book, [service("worker 1", 0)], NOON + step * MINUTE / 4)
+    assert [(alert.occasion, alert.server) for alert in alerts] == [(RECOVERED, "one")]
+    assert book.current == {}
+
+
+def test_failed_service_that_was_stored_without_its_server_is_ended_and_raised_again_by_its_server() -> None:
+    one, book = two_servers()[0], Book()
+    for step in range(2):
+        one.looked(book, [service("worker 1", 1)], NOON + step * MINUTE / 4)
+    [(_, stored)] = book.current.items()
+    book.current = {"service-failed::worker 1": msgspec.structs.replace(stored, server=None, id="old")}
+    alerts = []
+    for step in range(2, 20):
+        alerts += one.looked(book, [service("worker 1", 1)], NOON + step * MINUTE / 4)
+    assert [(alert.occasion, alert.server) for alert in alerts] == [(RAISED, "one"), (RECOVERED, None)]
+
+
+def test_incident_that_occurs_again_has_the_same_id() -> None:
+    """A server that cannot read the stored incidents must raise the same incident, and not a second one."""
+    ids = {alarm.looked(Book(), [letters_of("orders", 1)], NOON)[0].incident for alarm in two_servers()}
+    others = {
+        alert.incident
+        for alert in two_servers()[0].looked(Book(), [letters_of("mail", 1), depth_of("orders", 5000)], NOON)
+    }
+    assert len(ids) == 1
+    assert len(ids | others) == 3
 
 
 def test_finding_is_not_stored_again_with_every_look() -> None:

@@ -19,7 +19,7 @@ NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 def command(measure: str, subject: str = "orders", broker: str | None = "shop", **fields: Any) -> list[str]:
     """The command for an incident, as a shell reads it."""
     found = Finding(severity=Severity.CRITICAL, badness=1.0, text="text", component="RabbitMQ", **fields)
-    return shlex.split(see_more(measure, begun("i-1", "rule", subject, found, NOON, broker)))
+    return shlex.split(see_more(measure, begun("i-1", "rule", subject, found, NOON, broker=broker)))
 
 
 @pytest.mark.parametrize("measure", MEASURES)

@@ -113,6 +113,12 @@ def test_a_mail_that_is_sent_twice_has_one_id_and_that_of_another_incident_a_dif
     assert one["Message-ID"] == again["Message-ID"] != other["Message-ID"]
 
 
+def test_mail_of_an_incident_that_occurs_again_has_another_id() -> None:
+    later = alert(since=ORDINARY.since + timedelta(days=1), time=ORDINARY.time + timedelta(days=1))
+    one, other = notifier().message(ORDINARY), notifier().message(later)
+    assert one["Message-ID"] != other["Message-ID"]
+
+
 HEADERS = {
     "From", "To", "Subject", "Date", "Message-ID", "Auto-Submitted", "X-Redrive-Incident",
     "Content-Type", "Content-Transfer-Encoding", "MIME-Version",

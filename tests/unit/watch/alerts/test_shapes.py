@@ -318,6 +318,7 @@ def test_the_generic_shape_has_every_field_under_its_name() -> None:
         "text": "orders.dlq holds 12 dead letters",
         "component": "RabbitMQ",
         "broker": "shop",
+        "server": None,
         "queue": "orders.dlq",
         "error_type": "ValidationError",
         "group": "f00d",

@@ -35,7 +35,7 @@ class Place:
         self.available = True
         self.written = Written(store, is_available=(lambda: self.available) if in_memory else None)
         numbers = iter(range(100))
-        self._alarm = Alarm(RULES, new_id=lambda: f"{prefix}{next(numbers)}")
+        self._alarm = Alarm(RULES, make_id=lambda _key: f"{prefix}{next(numbers)}")
         self._clock = clock
 
     async def measure(self, subject: str, value: float) -> list[Alert]:
