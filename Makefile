@@ -15,7 +15,7 @@ MINUTES ?= 60
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-fast test-pythons soak check format docs bench clean
+.PHONY: help setup run demo test test-fast coverage test-pythons soak check format docs bench clean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ test: setup      ## run all tests (ARGS='-k name' selects)
 test-fast: setup ## run the tests that need no service and take less than ten seconds each
 	$(PYTEST) -m '$(FAST)' $(ARGS)
 
+coverage: setup  ## run the tests of test-fast and report which lines of redrive they run (build/coverage)
+	$(PYTEST) -m '$(FAST)' --cov --cov-report=term:skip-covered --cov-report=html:build/coverage $(ARGS)
+
 test-pythons:    ## run the unit tests on each installed Python from 3.11 on (PYTHONS='python3.12')
 	scripts/test-pythons $(ARGS) -- $(PYTHONS)
 
@@ -74,4 +77,4 @@ bench: setup     ## run benchmarks (NAME=store-sqlite ARGS=--quick; without NAME
 	$(BIN)/python -m benchmarks $(NAME) $(ARGS)
 
 clean:           ## remove environments and caches
-	rm -rf $(VENV) .venv-3.* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-3.* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage build dist
