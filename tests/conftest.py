@@ -86,10 +86,9 @@ def pytest_report_header() -> str:
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
     """Print each directory that the first worker collects: pytest-xdist prints nothing until all have collected."""
-    is_directory = isinstance(collector, pytest.Directory) and collector.path.parent == Path(__file__).parent
-    if is_directory and os.environ.get("PYTEST_XDIST_WORKER") == "gw0":
+    if isinstance(collector, pytest.Directory) and os.environ.get("PYTEST_XDIST_WORKER") == "gw0":
         with collector.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-            print(f"collecting tests/{collector.path.name}", file=sys.stderr, flush=True)  # noqa: T201
+            print(f"collecting {collector.nodeid}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
