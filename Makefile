@@ -59,11 +59,12 @@ test-pythons:    ## run the unit tests on each installed Python from 3.11 on (PY
 soak: setup      ## repeat the long tests with new seeds (MINUTES=60; ARGS='--only simulation --full')
 	$(BIN)/python scripts/soak.py --minutes $(MINUTES) $(ARGS)
 
-check: setup     ## ruff, mypy --strict, import-linter
+check: setup     ## ruff, mypy --strict, import-linter, the language of documentation and messages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	scripts/check-language
 
 format: setup    ## format the code and fix what ruff can fix
 	$(BIN)/ruff format .
