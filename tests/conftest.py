@@ -23,6 +23,7 @@ uses; whether the service is there is decided in one place (`tests/services/`).
 import dataclasses
 import gc
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -81,6 +82,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header() -> str:
     """Print the seeds that only this commit runs, so that a failure can be reproduced."""
     return simulation_seeds.header()
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Print each directory that the first worker collects: pytest-xdist prints nothing until all have collected."""
+    if isinstance(collector, pytest.Directory) and os.environ.get("PYTEST_XDIST_WORKER") == "gw0":
+        with collector.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+            print(f"collecting {collector.nodeid}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

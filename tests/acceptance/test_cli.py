@@ -121,7 +121,7 @@ def test_telling_the_version_imports_nothing_large(tmp_path: Path) -> None:
     )
     told, modules = done.stdout.splitlines()
     assert told == f"redrive {__version__}"
-    heavy = {"click", "msgspec", "rich", "zstandard", "sqlite3", "_sqlite3", "asyncio", "tomllib", "zoneinfo"}
+    heavy = {"click", "msgspec", "rich", "backports", "sqlite3", "_sqlite3", "asyncio", "tomllib", "zoneinfo"}
     assert not heavy & set(modules.split())
 
 

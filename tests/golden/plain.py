@@ -20,9 +20,9 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-import zstandard
 
 from redrive.letters import Headers, TypedValue
+from redrive.stores import zstd
 
 _MAX_SHOWN = 20  # differences in one failure message
 
@@ -109,9 +109,9 @@ def write_json(path: Path, value: Any) -> None:
 
 def packed(data: bytes) -> bytes:
     """The data, compressed."""
-    return zstandard.ZstdCompressor(level=19).compress(data)
+    return zstd.compress(data, level=19)
 
 
 def unpacked(data: bytes) -> bytes:
     """The data that `packed` compressed."""
-    return zstandard.ZstdDecompressor().decompress(data)
+    return zstd.decompress(data)

@@ -8,23 +8,31 @@ Databases only ever see the bytes.
 """
 
 import threading
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, cast
 from zlib import crc32
 
 import msgspec
-import zstandard
 
 from redrive.errors import FormatError, LetterInvalidError, RedriveError
 from redrive.letters import DeadLetter, Failure, Headers, Message, Origin, SystemState
 from redrive.letters.headers import pack, unpack
 from redrive.stores.expansion import ExpansionBudget
+from redrive.stores.zstd import (
+    DecompressionParameter,
+    ZstdCompressor,
+    ZstdDecompressor,
+    ZstdError,
+    get_frame_info,
+)
 
 LARGEST: Final = 900_000_000  # below every database's limit for one value
 _PLAIN, _ZSTD = b"\x02", b"\x03"  # 0 and 1 were without a checksum, and never released
 _START: Final = 5  # the way and four bytes of checksum come first
 _WORTH_COMPRESSING: Final = 2048  # below, the time is worth more than the bytes
 _LEVEL: Final = 1
-_MAX_WINDOW_BYTES: Final = 2**26  # memory that a stream of unknown size may ask for
+# The window is memory that a frame requests; `redrive` writes frames with a window of 2**19 bytes.
+_MAX_WINDOW: Final[Mapping[int, int]] = {DecompressionParameter.window_log_max: 26}
 
 
 class _Content(msgspec.Struct, frozen=True, array_like=True):
@@ -144,8 +152,8 @@ def _compress(data: bytes, max_ratio: int | None = None) -> bytes:
         try:
             compressor = _context.compressor
         except AttributeError:
-            compressor = _context.compressor = zstandard.ZstdCompressor(level=_LEVEL)
-        smaller: bytes = compressor.compress(data)
+            compressor = _context.compressor = ZstdCompressor(level=_LEVEL)
+        smaller: bytes = compressor.compress(data, ZstdCompressor.FLUSH_FRAME)
         if len(smaller) < len(data) and (max_ratio is None or len(data) <= max_ratio * len(smaller)):
             return b"".join((_ZSTD, crc32(smaller).to_bytes(4), smaller))
     return b"".join((_PLAIN, crc32(data).to_bytes(4), data))
@@ -159,20 +167,34 @@ def _expand(data: bytes, budget: ExpansionBudget | None = None) -> bytes:
         return packed
     check_sum(data)
     try:
-        if budget is not None:
-            return _expand_limited(packed, budget)
-        return zstandard.ZstdDecompressor().decompress(packed, max_output_size=LARGEST)
-    except zstandard.ZstdError as error:
+        if budget is None:
+            return _decompress(ZstdDecompressor(), packed, LARGEST)
+        return _expand_limited(packed, budget)
+    except ZstdError as error:
         raise FormatError(f"a stored letter cannot be expanded: {error}") from error
 
 
 def _expand_limited(packed: bytes, budget: ExpansionBudget) -> bytes:
-    """The same within the budget: no more is expanded than may be, whatever the data announces."""
-    announced = zstandard.frame_content_size(packed)
-    if announced >= 0:  # refused before memory is taken for it
+    """Decompress a frame within the budget; a size in its header is checked before memory is allocated for it."""
+    decompressor = ZstdDecompressor(options=_MAX_WINDOW)
+    announced = cast(
+        "int | None", get_frame_info(packed).decompressed_size
+    )  # typed as int, but None if unknown
+    if announced is not None:
         budget.spend(len(packed), announced)
-        return zstandard.ZstdDecompressor().decompress(packed)
-    with zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).stream_reader(packed) as stream:
-        expanded = stream.read(budget.most(len(packed)) + 1)
+        return _decompress(decompressor, packed, announced)
+    expanded = decompressor.decompress(packed, budget.most(len(packed)) + 1)
     budget.spend(len(packed), len(expanded))
+    if not decompressor.eof:
+        raise ZstdError("the frame is incomplete")
+    return expanded
+
+
+def _decompress(decompressor: ZstdDecompressor, packed: bytes, max_bytes: int) -> bytes:
+    """Decompress a whole frame of at most `max_bytes`."""
+    expanded = decompressor.decompress(
+        packed, max_bytes + 1
+    )  # one byte more, to see that the frame has ended
+    if not decompressor.eof:
+        raise ZstdError(f"the frame is incomplete or has more than {max_bytes} bytes")
     return expanded

@@ -13,7 +13,7 @@ import errno
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime
 from hashlib import blake2b
@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 import msgspec
-import zstandard
 
 from redrive.errors import FormatError, LetterInvalidError, StoreError, StoreFullError, StoreReadOnlyError
 from redrive.letters import DeadLetter
@@ -30,6 +29,13 @@ from redrive.settings import LimitSettings
 from redrive.stores.cold import size_of
 from redrive.stores.cold_lines import from_json, to_json
 from redrive.stores.expansion import too_high_ratio, too_large_letter
+from redrive.stores.zstd import (
+    CompressionParameter,
+    DecompressionParameter,
+    ZstdDecompressor,
+    ZstdError,
+    ZstdFile,
+)
 
 FORMAT: Final = "redrive-letters"
 VERSION: Final = 2  # 1 had `transport` instead of `broker`; it is still read
@@ -37,8 +43,12 @@ LONGEST_LINE: Final = 1_800_000_000  # the largest letter that a store takes, as
 _NAME: Final = re.compile(r"letters-(\d{4}-\d{2}-\d{2})-(\d{3,})\.jsonl\.zst")
 _TEMPORARY: Final = ".letters-"
 _PIECE: Final = 1024  # small, because a piece in which the damage begins gives nothing
-_LEVEL: Final = 9
-_MAX_WINDOW_BYTES: Final = 2**27  # memory that a file may ask for to be expanded
+_COMPRESSION: Final[Mapping[int, int]] = {
+    CompressionParameter.compression_level: 9,
+    CompressionParameter.checksum_flag: 1,
+}
+# A file may request 128 MiB of memory.
+_MAX_WINDOW: Final[Mapping[int, int]] = {DecompressionParameter.window_log_max: 27}
 _FREE_LINE_BYTES: Final = 2**20  # a line of this length may have any ratio: letters repeat themselves
 _MAX_JSON_GROWTH: Final = 2  # how many times its size a letter may have as JSON
 # {"sum":"0123456789abcdef","letter":{…}}
@@ -110,8 +120,7 @@ def write_lines(directory: Path, lines: Sequence[bytes], *, day: date) -> Path:
 
 def _write(file: IO[bytes], lines: Sequence[bytes]) -> None:
     whole = blake2b(digest_size=8)
-    compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
-    with compressor.stream_writer(file, closefd=False) as stream:
+    with ZstdFile(file, "w", options=_COMPRESSION) as stream:
         stream.write(_sealed(b"file", msgspec.json.encode(_Opening(FORMAT, VERSION))))
         for line in lines:
             whole.update(line)
@@ -303,7 +312,7 @@ def _expanded(path: Path) -> Iterator[tuple[int, bytes]]:
     """Pieces of the file: how many bytes each has, and what it expands to, which is 32 MB at the most."""
     try:
         with path.open("rb", buffering=1 << 16) as file:
-            stream = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).decompressobj()
+            stream = ZstdDecompressor(options=_MAX_WINDOW)
             while piece := file.read(_PIECE):
                 if stream.eof:
                     raise FormatError(f"{path.name}: something follows the end of the file")
@@ -312,7 +321,7 @@ def _expanded(path: Path) -> Iterator[tuple[int, bytes]]:
                 raise FormatError(f"{path.name}: something follows the end of the file")
             if not stream.eof:
                 raise FormatError(f"{path.name} was cut off: its end is missing")
-    except zstandard.ZstdError as error:
+    except ZstdError as error:
         raise FormatError(f"{path.name} is damaged or is not a cold file: {error}") from error
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror or error}") from error

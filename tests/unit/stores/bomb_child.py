@@ -4,7 +4,6 @@ Run as a process of its own, because memory that was once taken stays in the max
 """
 
 import asyncio
-import io
 import resource
 import sys
 from collections.abc import Callable
@@ -13,11 +12,10 @@ from pathlib import Path
 from zlib import crc32
 
 import msgspec
-import zstandard
 
 from redrive.errors import FormatError
 from redrive.settings import LimitSettings
-from redrive.stores import cold_files, wire
+from redrive.stores import cold_files, wire, zstd
 from redrive.stores.memory import MemoryStore
 from redrive.testing.factories import a_letter
 
@@ -27,12 +25,10 @@ ZEROS = bytes(1024 * 1024)
 
 def zeros(*, announced: bool) -> bytes:
     """The compressed form of many zeros, with its size in the header or without."""
-    packed = io.BytesIO()
-    compressor = zstandard.ZstdCompressor(level=1)
-    with compressor.stream_writer(packed, size=SIZE if announced else -1, closefd=False) as stream:
-        for _ in range(SIZE // len(ZEROS)):
-            stream.write(ZEROS)
-    return packed.getvalue()
+    compressor = zstd.ZstdCompressor(level=1)
+    compressor.set_pledged_input_size(SIZE if announced else None)
+    pieces = [compressor.compress(ZEROS) for _ in range(SIZE // len(ZEROS))]
+    return b"".join((*pieces, compressor.flush()))
 
 
 def letter_with(content: bytes) -> bytes:
@@ -57,9 +53,7 @@ def bombs(directory: Path) -> dict[str, Callable[[], None]]:
         "announced": lambda: answer(letter_with(zeros(announced=True))),
         "unannounced": lambda: answer(letter_with(zeros(announced=False))),
         "nested": lambda: answer(b"\x81\xa7letters" + b"\x91" * 200_000 + b"\xc0"),
-        "nested content": lambda: answer(
-            letter_with(zstandard.ZstdCompressor().compress(b"\x91" * 200_000 + b"\xc0"))
-        ),
+        "nested content": lambda: answer(letter_with(zstd.compress(b"\x91" * 200_000 + b"\xc0"))),
         "file of one line": lambda: import_file(file_of(directory, b"0" * len(ZEROS))),
         "file of empty lines": lambda: import_file(file_of(directory, b"\n" * len(ZEROS))),
         "file of a nested line": lambda: import_file(nested_file(directory)),
@@ -68,7 +62,7 @@ def bombs(directory: Path) -> dict[str, Callable[[], None]]:
 
 def file_of(directory: Path, piece: bytes) -> Path:
     path = directory / "bomb.jsonl.zst"
-    with path.open("wb") as file, zstandard.ZstdCompressor(level=1).stream_writer(file) as stream:
+    with zstd.ZstdFile(path, "wb", level=1) as stream:
         stream.write(cold_files._sealed(b"file", b'{"format":"redrive-letters","version":2}'))
         for _ in range(SIZE // len(piece)):
             stream.write(piece)

@@ -14,7 +14,6 @@ from uuid import UUID
 
 import msgspec
 import pytest
-import zstandard
 from hypothesis import given, settings, strategies as st
 
 from redrive.errors import FormatError, LetterInvalidError, RedriveError, StoreError, StoreFullError
@@ -32,7 +31,7 @@ from redrive.letters import (
     SystemState,
     TypedValue,
 )
-from redrive.stores import cold_files
+from redrive.stores import cold_files, zstd
 from redrive.stores.cold_lines import from_json, to_json
 from redrive.testing import a_letter, letters
 
@@ -41,12 +40,12 @@ NOW = datetime(2026, 2, 11, 12, 0, 0, 123456, tzinfo=UTC)
 
 
 def lines_in(path: Path) -> list[bytes]:
-    with zstandard.ZstdDecompressor().stream_reader(path.read_bytes()) as stream:
-        return stream.read().splitlines(keepends=True)
+    return zstd.decompress(path.read_bytes()).splitlines(keepends=True)
 
 
 def as_file(path: Path, lines: list[bytes]) -> Path:
-    path.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(b"".join(lines)))
+    checksum: dict[int, int] = {zstd.CompressionParameter.checksum_flag: 1}
+    path.write_bytes(zstd.compress(b"".join(lines), options=checksum))
     return path
 
 

@@ -1,6 +1,5 @@
 """Bytes that others have compressed expand to no more than the limits allow."""
 
-import io
 import random
 import subprocess
 import sys
@@ -10,12 +9,11 @@ from zlib import crc32
 
 import msgspec
 import pytest
-import zstandard
 
 from redrive.errors import FormatError
 from redrive.letters import DeadLetter
 from redrive.settings import LimitSettings
-from redrive.stores import cold, cold_files, wire
+from redrive.stores import cold, cold_files, wire, zstd
 from redrive.stores.expansion import ExpansionBudget
 from redrive.stores.memory import MemoryStore
 from redrive.testing.factories import a_letter, a_message
@@ -81,12 +79,11 @@ def test_ratio_of_small_parts_is_not_limited(size: int, announced: bool) -> None
 
 
 def packed_zeros(size: int, *, announced: bool) -> bytes:
-    packed = io.BytesIO()
-    with zstandard.ZstdCompressor().stream_writer(
-        packed, size=size if announced else -1, closefd=False
-    ) as stream:
-        stream.write(bytes(size))
-    return packed.getvalue()
+    compressor = zstd.ZstdCompressor()
+    compressor.set_pledged_input_size(size if announced else None)
+    packed = compressor.compress(bytes(size)) + compressor.flush()
+    assert zstd.get_frame_info(packed).decompressed_size == (size if announced else None)
+    return packed
 
 
 async def test_letter_that_compresses_well_is_sent_uncompressed_and_accepted() -> None:
