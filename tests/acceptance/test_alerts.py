@@ -356,7 +356,8 @@ async def test_ratio_of_dead_letters_is_measured_on_kafka(tmp_path: Path, kafka:
         settings = alerts.replace(
             'resolve_after = "1s"', 'resolve_after = "1s"\n    probe_interval = "1s"'
         ).replace(
-            'name = "orders"', f'name = "{orders}"\n    group = "{group}"\n    dead_letter_queue = "{dead}"'
+            'name = "orders"',
+            f'name = "{orders}"\n    consumer_group = "{group}"\n    dead_letter_queue = "{dead}"',
         )
         with serving(tmp_path, "--broker", kafka.url, settings=settings) as server:
             told = await told_of(hook, "dead-letter-ratio")
