@@ -25,7 +25,7 @@ COLOURS: Final = {
 def letter_table(heads: Sequence[LetterHead]) -> str:
     """One row per letter. The error has the last column, which gets the remaining width.
 
-    Brokers and redrives have a column only if there is something to tell apart.
+    The columns for broker and redrives appear only if letters differ in them.
     """
     with_broker = len({head.broker for head in heads}) > 1
     with_redrives = any(head.dlq_retry_count for head in heads)
