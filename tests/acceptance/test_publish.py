@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 
 import redrive
 from redrive.errors import PublishError
 from tests.acceptance.shop import Queue, Shop
+from tests.services import Kafka
 
 
 @pytest.fixture
@@ -91,3 +93,29 @@ def test_publish_in_python_encodes_the_body(queue: Queue, broker_url: str, body:
 def test_publish_in_python_raises_for_an_unknown_queue(broker_url: str) -> None:
     with pytest.raises(PublishError, match="queue 'nowhere' does not exist"):
         asyncio.run(redrive.publish("nowhere", b"", broker=broker_url))
+
+
+def test_publish_to_kafka_sends_the_key(shop: Shop, kafka: Kafka) -> None:
+    topic = kafka.topic("orders")
+    shop.ok("publish", topic, "x", "--key", "customer-7", "--header", "tenant=north", "--broker", kafka.url)
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap,
+            "group.id": kafka.name("read"),
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([topic])
+    try:
+        record = consumer.poll(60)
+    finally:
+        consumer.close()
+    assert record is not None
+    assert (record.key(), record.value()) == (b"customer-7", b"x")
+    assert ("tenant", b"north") in (record.headers() or [])
+
+
+def test_publish_to_an_unknown_topic_fails_with_the_next_step(shop: Shop, kafka: Kafka) -> None:
+    said = shop.fails(4, "publish", "nowhere-at-all", "x", "--broker", kafka.url)
+    assert "topic 'nowhere-at-all' does not exist; redrive provision creates it" in said
