@@ -1,8 +1,9 @@
 """The documentation is complete: every setting, command and field stands in it, and every link leads somewhere."""
 
+import ast
+import doctest
+import inspect
 import re
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -233,11 +234,21 @@ def test_no_test_of_the_suite_has_the_number_of_a_sentence_that_is_not_there() -
     assert all(re.match(r"test_s\d\d_", name) for name in dir(StoreSuite) if name.startswith("test_"))
 
 
-def test_the_readmes_example_of_the_store_prints_what_it_says(tmp_path: Path) -> None:
-    readme = (ROOT / "README.md").read_text()
-    section = readme[readme.index("## A dead letter in the store") :]
-    code, printed = re.findall(r"```(?:python)?\n(.*?)```", section, re.DOTALL)[:2]
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert (done.stdout, done.stderr) == (printed, "")
+async def test_tutorial_of_the_store_prints_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `python -m asyncio` runs it."""
+    page = (ROOT / "docs" / "tutorial" / "first-dead-letter.md").read_text("utf-8")
+    prompt = "".join(re.findall(r"^```pycon\n(.*?)^```", page, re.DOTALL | re.MULTILINE))
+    examples = doctest.DocTestParser().get_examples(prompt)
+    assert len(examples) > 20
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for example in examples:
+        code = compile(example.source, "<tutorial>", "single", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        result = eval(code, names)
+        if code.co_flags & inspect.CO_COROUTINE:
+            await result
+        printed = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
+        expected = "\n".join(line.rstrip() for line in example.want.splitlines())
+        assert printed == expected, example.source

@@ -123,7 +123,7 @@ def test_the_readmes_consumer_has_ten_lines_and_does_what_it_says(
     [shop] = blocks(text, "python")
     assert len([line for line in shop.splitlines() if line]) == 10
     (tmp_path / "shop.py").write_text(shop)
-    shown = printed_by(text, "redrive consume shop")
+    shown = printed_by(README, "redrive consume shop")
     running = consuming("--broker", embedded.amqp_url)
     assert [running.until_it_says("redrive consume")] == shown
     until(lambda: exists(embedded.amqp_url), 40, lambda: str(running.errors))

@@ -45,7 +45,7 @@ _MAX_COUNT = 1_000_000
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_obj
 def command(path: Path | None, /, words: tuple[str, ...], as_json: bool, **given: Any) -> None:  # noqa: FBT001
-    """Publish a message and wait until the broker confirms it.
+    """TARGET is a queue or a topic. Without BODY, or with -, the body is read from standard input.
 
     \b
     Examples:
@@ -54,8 +54,6 @@ def command(path: Path | None, /, words: tuple[str, ...], as_json: bool, **given
       generate-orders | redrive publish orders -
       redrive publish --exchange shop --routing-key order.created '{"id": 1}'
       redrive publish orders '{"id": 1}' --broker kafka://localhost:9092 --key customer-7
-
-    TARGET is a queue or a topic. Without BODY, or with -, the body is read from standard input.
     """
     target, rest = _target(words, given)
     message = _message(_body(rest, given["file"]), given)
