@@ -256,7 +256,7 @@ def test_metrics_and_logs_tell_of_a_dead_letter_and_of_nothing_secret(
         ("from redrive import App\napp = App('memory:')\n", "there is nothing to consume", 2),
         (
             "from redrive import App\napp = App('amqpp://x')\n@app.consume('q')\ndef f(b: bytes): ...\n",
-            "no broker is called",
+            "unknown scheme 'amqpp'",
             2,
         ),
         (
