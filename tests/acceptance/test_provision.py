@@ -368,7 +368,7 @@ def test_sources_come_from_an_application_or_from_the_settings(
             "management URL: write http://user:password@host:15672",
         ),
         (["--source", "amq.a"], 2, "names that start with amq. are reserved by RabbitMQ"),
-        (["nothing:app"], 2, "there is no module 'nothing' here"),
+        (["nothing:app"], 2, "module 'nothing' was not found"),
         (["--source", "a", "--broker", "amqp://u:hunter2@127.0.0.1:1/"], 4, "127.0.0.1:1 cannot be reached"),
     ],
 )
