@@ -223,7 +223,7 @@ class App:
         `ready` is called when every source is subscribed.
         """
         if self._consumer is not None:
-            raise SettingsError("this app runs already; one app, one run at a time")
+            raise SettingsError("the app is already running; one App can run only once at a time")
         settings = self.settings
         subscriptions = self.subscriptions()
         transport = self._make_transport()
@@ -278,7 +278,9 @@ class App:
     ) -> None:
         """Send a message while the app runs; anything but bytes becomes JSON. Returns when it is durable."""
         if self._transport is None:
-            raise SettingsError("the app does not run: publish inside 'async with app' or beside app.run()")
+            raise SettingsError(
+                "the app is not running: publish inside 'async with app' or while app.run() runs"
+            )
         if not isinstance(body, bytes):
             fields.setdefault("content_type", "application/json")
             body = msgspec.json.encode(body)
@@ -382,9 +384,12 @@ def load_app(name: str) -> App:
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise SettingsError(
-                f"there is no module '{module_name}' here; run where it can be imported"
+                f"module '{module_name}' was not found; run the command in a directory from which it "
+                "can be imported"
             ) from None
-        raise SettingsError(f"module '{module_name}' needs '{error.name}', which is not installed") from error
+        raise SettingsError(
+            f"module '{module_name}' imports '{error.name}', which is not installed"
+        ) from error
     except Exception as error:
         raise SettingsError(
             f"module '{module_name}' cannot be imported: {type(error).__name__}: {error}"
@@ -392,7 +397,7 @@ def load_app(name: str) -> App:
     found = getattr(module, attribute, None)
     if found is None:
         apps = [key for key, value in vars(module).items() if isinstance(value, App)]
-        hint = did_you_mean(attribute, apps) or (f"; there is {', '.join(apps)}" if apps else "")
+        hint = did_you_mean(attribute, apps) or (f"; it has {', '.join(apps)}" if apps else "")
         raise SettingsError(f"module '{module_name}' has no '{attribute}'{hint}")
     if not isinstance(found, App):
         raise SettingsError(f"'{module_name}:{attribute}' is a {type(found).__name__}, not an App")

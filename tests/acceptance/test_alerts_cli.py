@@ -196,7 +196,7 @@ async def test_those_who_never_answer_are_not_waited_for_longer_than_they_may_ta
         (notifier("chat", "slack", url="env:NOT_SET"), "notifier 'chat': the variable NOT_SET is not set"),
         (
             "[[maintenance_windows]]\nduration = '1h'\ncron = 'at night'\n",
-            "cron 'at night' is not understood",
+            "cron 'at night' is not valid",
         ),
     ],
     ids=["rule", "notifier", "window"],

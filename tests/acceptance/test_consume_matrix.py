@@ -217,7 +217,7 @@ async def test_a_handler_that_hangs_is_ended_and_its_message_dead_lettered(broke
     await nothing_left(outside)
     assert dead.headers["redrive-reason"] == "NonRetryableError"
     assert dead.headers["redrive-error-type"] == "TimeoutError"
-    assert "time budget of 100ms" in dead.headers["redrive-description"]
+    assert "timeout of 100ms" in dead.headers["redrive-description"]
 
 
 @pytest.mark.parametrize(

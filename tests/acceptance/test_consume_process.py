@@ -253,10 +253,10 @@ def test_metrics_and_logs_tell_of_a_dead_letter_and_of_nothing_secret(
         ("", "module 'shop' has no 'app'", 2),
         ("from redrive import App\nApp_ = ap = App('memory:')\n", "did you mean 'ap'", 2),
         ("app = 7\n", "'shop:app' is a int, not an App", 2),
-        ("from redrive import App\napp = App('memory:')\n", "there is nothing to consume", 2),
+        ("from redrive import App\napp = App('memory:')\n", "nothing to consume: register a handler", 2),
         (
             "from redrive import App\napp = App('amqpp://x')\n@app.consume('q')\ndef f(b: bytes): ...\n",
-            "no broker is called",
+            "unknown scheme 'amqpp'",
             2,
         ),
         (

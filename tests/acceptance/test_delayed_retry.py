@@ -91,7 +91,7 @@ async def test_queue_that_exists_gets_delayed_retry_by_the_policy_that_the_plan_
     await world.skip_before(4, 3)  # the test above sees it refused
     provision(redrive, world, "--apply", "--yes")
     _, said = provision(redrive, world, "--delayed-retry", "1s")
-    assert "delayed-retry-type is unset, wanted is failed" in said
+    assert "delayed-retry-type is unset, expected failed" in said
     [command] = re.findall(r"fix: (curl .*)", said)
     _run_curl(world, command)
     _, said = provision(redrive, world, "--delayed-retry", "1s")

@@ -139,7 +139,7 @@ def test_a_person_can_send_back_what_was_parked_while_the_shop_is_open(tmp_path:
         assert sent.returncode == 0, sent.stderr
         waiting = {f" {name}: " for name in names}
         while waiting:
-            line = demo.until_it_says("resolved at the")
+            line = demo.until_it_says("resolved by the")
             waiting = {name for name in waiting if name not in line}
     finally:
         assert demo.end() == 0

@@ -50,7 +50,7 @@ async def mend(world: World, finding: Finding, source: Source) -> None:
         [name] = re.findall(r"delete '([^']+)'", finding.mend)
         world.delete_queue(name)
         await world.apply(source)
-    elif found := re.search(r"exclude '[^']+' from the policy '([^']+)'", finding.mend):
+    elif found := re.search(r"change the pattern of the policy '([^']+)'", finding.mend):
         world.api("DELETE", f"/policies/{{v}}/{found[1]}")
     else:
         commands = finding.mend[finding.mend.index("curl ") :].split("; ")
@@ -486,7 +486,7 @@ def test_programs_get_findings_as_json(world: World, redrive: Run) -> None:
         "severity": "error",
         "subject": "queue orders",
         "text": "the work queue 'orders' does not exist",
-        "loss": "Messages for it are dropped by the broker, unless their publisher asks to be told.",
+        "loss": "The broker drops messages for it, unless they are published as mandatory.",
         "mend": PROVISION,
     }
 
@@ -511,5 +511,8 @@ def test_a_management_api_that_is_only_guessed_may_be_missing(world: World, redr
     assert redrive("provision", *place(world), "--apply", "--yes").returncode == 0
     done = redrive("doctor", "--source", "orders", "--broker", world.at.amqp_url)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "not checked: types, durability and arguments of what exists; bindings; " in done.stdout
+    assert (
+        "not checked: types, durability and arguments of existing queues and exchanges; bindings; "
+        in done.stdout
+    )
     assert "because the management API at http://127.0.0.1:15672 " in done.stdout

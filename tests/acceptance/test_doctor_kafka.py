@@ -116,8 +116,8 @@ async def test_that_letters_are_lost_after_seven_days_is_said_in_so_many_words(w
 
     told = next(each for each in (await world.diagnosis(world.orders)).findings if each.rule == "dlq-expires")
 
-    assert told.text.endswith("are deleted after 7d, as the brokers have it by default")
-    assert told.loss == "A dead letter is lost when nobody has collected it 7d after it was written."
+    assert told.text.endswith("are deleted after 7d (broker default)")
+    assert told.loss == "A dead letter is lost if it is not collected within 7d after it was written."
 
 
 async def test_letters_that_somebody_collects_may_expire_with_a_warning(world: KafkaWorld) -> None:
@@ -139,7 +139,7 @@ async def test_letters_that_wait_are_counted(world: KafkaWorld) -> None:
 
     [told] = [each for each in (await world.diagnosis(world.orders)).findings if each.rule == "dlq-waiting"]
 
-    assert told.text == f"3 dead letters lie in '{world.orders.dlq}', and nobody collects them"
+    assert told.text == f"3 dead letters are waiting in '{world.orders.dlq}', and no collector is running"
 
 
 async def test_records_that_wait_for_a_group_without_consumers_are_counted(world: KafkaWorld) -> None:
@@ -153,8 +153,11 @@ async def test_records_that_wait_for_a_group_without_consumers_are_counted(world
         for each in (await world.diagnosis(world.orders, url=shop)).findings
         if each.rule == "group-behind"
     ]
-    assert told.text == f"2 records wait in '{world.orders.name}', and the group 'shop' has no consumer"
-    assert told.loss == "What nobody consumes within 7d of its writing is deleted."
+    assert (
+        told.text
+        == f"2 records are waiting in '{world.orders.name}', and the consumer group 'shop' has no members"
+    )
+    assert told.loss == "Records that are not consumed within 7d after they were written are deleted."
 
     with consuming(world, "shop"):
         assert faults(await world.diagnosis(world.orders, url=shop)) == set()
@@ -177,7 +180,7 @@ async def test_topics_that_are_made_by_writing_to_them_are_told_apart(auto_creat
         ("dlq-missing", "error"),
         ("verdicts-missing", "warning"),
     }
-    assert "make it with the first dead letter, by their defaults" in next(
+    assert "The first dead letter creates it with the broker defaults" in next(
         each.loss for each in nothing.findings if each.rule == "dlq-missing"
     )
 
@@ -226,8 +229,8 @@ async def test_what_the_user_may_not_see_is_said_and_not_guessed(world: KafkaWor
     assert {rule for rule, _ in faults(diagnosis)} == {"permission"}, "nothing is said to be missing"
     assert diagnosis.unseen == (
         f"whether these topics exist: {VERDICTS}",
-        f"settings of the topics {world.orders.name}, {world.orders.dlq}: the user has no DescribeConfigs on them",
-        "settings of the brokers: the user has no DescribeConfigs on the cluster",
+        f"settings of the topics {world.orders.name}, {world.orders.dlq}: the user needs DESCRIBE_CONFIGS on them",
+        "settings of the brokers: the user needs DESCRIBE_CONFIGS on the cluster",
     )
 
 
@@ -239,8 +242,8 @@ def test_the_command_tells_fault_loss_and_mending(world: KafkaWorld, redrive: Co
     done = redrive("doctor", "--source", world.orders.name, "--broker", world.at.url)
     assert done.returncode == 1
     assert (
-        f"error: the topic of dead letters '{world.orders.dlq}' of '{world.orders.name}' does not exist  "
-        "[dlq-missing]\n    impact: No dead letter can be written: consuming stands still at the first record that "
+        f"error: the dead-letter topic '{world.orders.dlq}' of '{world.orders.name}' does not exist  "
+        "[dlq-missing]\n    impact: No dead letter can be written: consuming stops at the first record that "
         "fails.\n    fix: redrive provision --apply\n"
     ) in done.stdout
     assert done.stderr == f"redrive: 1 source on {world.at.url}: 1 error, 1 warning\n"

@@ -90,7 +90,7 @@ async def test_letters_of_a_limited_dead_letter_queue_are_used_up_until_it_is_re
         world.publish("orders")
         _use_up(channel, "orders")
         looks = _looks(channel, 10)
-        assert looks == (1 if "for the first time" in found.loss else 4), found.loss
+        assert looks == (1 if "is first inspected" in found.loss else 4), found.loss
 
         await mend(world, found, ORDERS)
         assert await finding(world, "dlq-uses-up") is None

@@ -263,7 +263,7 @@ async def test_a_handler_that_hangs_is_ended_and_its_message_dead_lettered(world
     headers = headers_of(dead)
     assert headers["redrive-reason"] == "NonRetryableError"
     assert headers["redrive-error-type"] == "TimeoutError"
-    assert "time budget of 100ms" in headers["redrive-description"]
+    assert "timeout of 100ms" in headers["redrive-description"]
 
 
 async def test_a_handler_may_dead_letter_and_may_give_back_for_later(world: World) -> None:

@@ -227,7 +227,7 @@ def test_an_empty_store_has_nothing_and_says_so(shop: Shop) -> None:
         (2, ["edit", "state:pending", "--expr", "body.order = 1"], "pass --yes"),
         (3, ["import", "none.jsonl.zst"], "none.jsonl.zst does not exist"),
         (3, ["import", "."], "contains no archive files"),
-        (1, ["import", "redrive.db"], "is not a cold file"),
+        (1, ["import", "redrive.db"], "is not an archive file"),
         (2, ["export", "--format", "archive", "--output", "redrive.db"], "redrive.db is a file; pass a directory"),
         (2, ["export", "--output", "redrive.db"], "redrive.db already exists; pass another name"),
         (2, ["export", "--output", "."], ". is a directory; pass the name of a file"),

@@ -185,7 +185,7 @@ async def test_a_user_who_may_only_consume_can_start_where_everything_is_there(w
 async def test_a_user_who_may_not_declare_is_told_what_cannot_be_made(world: World) -> None:
     with world.user(configure="^orders.dlx$", write=".*", read=".*") as name:
         async with linked(parse_url(world.url_of(name))) as link:
-            with pytest.raises(BrokerRefusedError, match=r"queue orders\.dlq cannot be made: ") as refused:
+            with pytest.raises(BrokerRefusedError, match=r"queue orders\.dlq cannot be created: ") as refused:
                 await make_missing(link.channel, wanted([ORDERS]))
     assert "secret" not in str(refused.value)
     assert world.furniture()["queues"] == [], "no work queue is made without what catches its dead letters"
@@ -224,7 +224,7 @@ async def test_the_management_api_of_another_broker_is_not_believed(
     other = World(service_run.address(BROKERS["embedded"], {}))
     async with linked(parse_url(other.at.amqp_url)) as link:
         with pytest.raises(
-            TransportError, match=r"is of another broker: '.+', and not 'redrive@[0-9a-f-]{36}'"
+            TransportError, match=r"belongs to another cluster: '.+', not 'redrive@[0-9a-f-]{36}'"
         ):
             await look(link, wanted([ORDERS]), World(rabbitmq).management, guessed=False)
 
@@ -281,7 +281,7 @@ def test_what_cannot_be_mended_by_making_is_told_and_is_no_success(world: World,
     words = ("provision", "--source", "orders", *place(world))
     shown = redrive(*words)
     assert shown.returncode == 0
-    assert "~ queue    orders\n    type is classic, wanted is quorum\n" in shown.stdout
+    assert "~ queue    orders\n    type is classic, expected quorum\n" in shown.stdout
     applied = redrive(*words, "--apply", "--yes")
     assert applied.returncode == 1
     assert f"created {ALL - 1}" in applied.stdout
@@ -320,7 +320,7 @@ def test_a_step_that_fails_stops_the_rest(world: World, redrive: Run) -> None:
         )  # fmt: skip
     assert done.returncode == 4
     assert "made   exchange orders.dlx\nfailed queue orders.dlq\n" in done.stdout
-    assert done.stderr.startswith("redrive: queue orders.dlq cannot be made: ACCESS_REFUSED")
+    assert done.stderr.startswith("redrive: queue orders.dlq cannot be created: ACCESS_REFUSED")
     assert done.stdout.endswith(f"stopped after creating 1 of {ALL} objects\n")
     assert "secret" not in done.stdout + done.stderr
 
@@ -360,15 +360,15 @@ def test_sources_come_from_an_application_or_from_the_settings(
         (
             ["--source", "a", "--broker", "http://x"],
             2,
-            "broker URL: it begins with amqp://, amqps://, kafka:// or kafkas://",
+            "broker URL: must start with amqp://, amqps://, kafka:// or kafkas://",
         ),
         (
             ["--source", "a", "--management-url", "x"],
             2,
             "management URL: write http://user:password@host:15672",
         ),
-        (["--source", "amq.a"], 2, "RabbitMQ keeps names that begin with amq."),
-        (["nothing:app"], 2, "there is no module 'nothing' here"),
+        (["--source", "amq.a"], 2, "names that start with amq. are reserved by RabbitMQ"),
+        (["nothing:app"], 2, "module 'nothing' was not found"),
         (["--source", "a", "--broker", "amqp://u:hunter2@127.0.0.1:1/"], 4, "127.0.0.1:1 cannot be reached"),
     ],
 )

@@ -178,7 +178,7 @@ def test_letters_whose_message_was_processed_already_are_left_out(
     assert [letter.state for letter in left] == [LetterState.PENDING] * 2
     items = shop.json("operations", answer["id"])["items"]
     assert {item["detail"] for item in items if item["outcome"] == "skipped"} == {
-        "its message was processed already"
+        "its message was already processed"
     }
     # And without the option they go
     assert shop.json(*sending(url, "state:pending"))["outcomes"] == {"sent": 2}

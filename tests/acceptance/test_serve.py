@@ -162,8 +162,8 @@ def test_a_second_server_on_the_same_store_is_refused_and_told_whom_it_met(tmp_p
         assert second.returncode == 3
         assert second.stdout == ""
         assert second.stderr == (
-            f"redrive: another redrive serve (process {server.process.pid}) runs on data/redrive.db; "
-            "stop it, or give this one another store\n"
+            f"redrive: another redrive serve (process {server.process.pid}) is using data/redrive.db; "
+            "stop it, or use another store\n"
         )
         assert server.health()[0] == 200
 
@@ -172,9 +172,7 @@ def test_a_second_server_on_the_same_store_is_refused_and_told_whom_it_met(tmp_p
 def test_a_server_does_not_listen_beyond_this_machine(tmp_path: Path, host: str) -> None:
     refused = redrive(tmp_path, "serve", REDRIVE_SERVER_HOST=host)
     assert refused.returncode == 2
-    assert refused.stderr.startswith(
-        f"redrive: server.host = '{host}' is not an address of this machine alone"
-    )
+    assert refused.stderr.startswith(f"redrive: server.host = '{host}' is not a loopback address")
     assert refused.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -186,7 +184,7 @@ def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path) -> None:
         refused = redrive(tmp_path / "other", "serve", "--port", "0", "--broker-port", taken)
         assert refused.returncode == 1
         assert refused.stderr.splitlines()[-1].startswith(
-            "redrive: the embedded broker does not start: cannot listen on"
+            "redrive: the embedded broker did not start: cannot listen on"
         )
 
 

@@ -130,7 +130,7 @@ def test_a_full_disk_ends_the_journal_and_keeps_what_was_acknowledged(tmp_path: 
     )
     acknowledged, first, second = child.stdout.splitlines()
     assert first.startswith("JournalFullError cannot write to ")
-    assert "File too large; make room there, then start again" in first
+    assert "File too large; free space there, then restart the broker" in first
     assert second.startswith("JournalError the journal stopped: cannot write to ")
 
     journal, recovered = Journal.open(path)

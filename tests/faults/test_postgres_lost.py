@@ -163,7 +163,7 @@ async def test_a_commit_that_nobody_can_ask_about_is_called_uncertain_and_not_fa
     options = PostgresOptions(busy_timeout=timedelta(seconds=0.5))
     async with behind_a_network(postgres.url, options) as (store, network):
         network.cut = "for long"
-        with pytest.raises(StoreError, match=r"lost while it committed.*look before you repeat it"):
+        with pytest.raises(StoreError, match=r"lost during a commit.*check the data before you retry"):
             await store.add([a_letter()])
         network.away = False
         assert await store.count() == 1

@@ -292,7 +292,7 @@ def test_a_new_store_in_a_folder_that_cannot_be_written_is_refused(tmp_path: Pat
         done = python(tmp_path, ADD_ONE, str(folder / "redrive.db"), anybody=True)
     assert done.stderr == ""
     assert done.stdout.startswith("StoreReadOnlyError 0 ")
-    assert "check the owner and mode of file and folder" in done.stdout
+    assert "check owner and mode of the file and its directory" in done.stdout
     assert list(folder.iterdir()) == []
     assert_kept(folder / "redrive.db", [])
 
@@ -300,17 +300,17 @@ def test_a_new_store_in_a_folder_that_cannot_be_written_is_refused(tmp_path: Pat
 def test_a_store_in_a_folder_that_cannot_be_written_is_one_line(store: Path) -> None:
     with mode(store.parent, 0o555):
         line = one_line(check(store, anybody=True))
-    assert "check the owner and mode of file and folder" in line
+    assert "check owner and mode of the file and its directory" in line
     assert_kept(store, LETTERS)
 
 
-@pytest.mark.parametrize("folder_mode", [0o755, 0o555], ids=["file", "file and folder"])
+@pytest.mark.parametrize("folder_mode", [0o755, 0o555], ids=["file", "file and its directory"])
 def test_a_store_that_cannot_be_written_takes_no_letter_and_loses_none(store: Path, folder_mode: int) -> None:
     with mode(store, 0o444), mode(store.parent, folder_mode):
         done = python(store.parent.parent, ADD_ONE, str(store), anybody=True)
     assert done.stderr == ""
     assert done.stdout.startswith("StoreReadOnlyError 0 ")
-    assert "check the owner and mode of file and folder" in done.stdout
+    assert "check owner and mode of the file and its directory" in done.stdout
     assert set(all_in(store)) == {letter.id for letter in LETTERS}
     assert_kept(store, LETTERS)
 
@@ -449,7 +449,7 @@ def test_on_a_full_disk_a_new_store_is_refused_and_an_old_one_is_whole(small_dis
             pass
     new = python(small_disk, ADD_ONE, "another.db")
     assert new.stderr == ""
-    assert new.stdout.startswith("StoreFullError 0 another.db is full: make room on the disk")
+    assert new.stdout.startswith("StoreFullError 0 another.db is full: free disk space")
     old = check(path)
     assert old.returncode == 0 or one_line(old)
     ballast.unlink()

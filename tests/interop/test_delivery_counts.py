@@ -453,9 +453,9 @@ async def test_looking_stops_in_time_when_other_processes_have_looked(
                     except SourceConflictError as error:
                         stopped += 1
                         text = str(error)
-                        assert f"RabbitMQ {counts.versions} counts every look as a delivery" in text
-                        assert "its delivery limit is" in text
-                        assert "Lift the limit first: " in text
+                        assert f"RabbitMQ {counts.versions} counts each inspection as a delivery" in text
+                        assert "the delivery limit of the queue is" in text
+                        assert "remove the limit first: " in text
                     await becomes(lambda: transport.depth(queue), 3)  # noqa: B023
             has_limit = counts.limit_in_force(6 if queue == "dead" else None) is not None
             assert (stopped > 0) == (management and counts.looking_counts and has_limit)
@@ -473,7 +473,7 @@ async def test_looking_goes_on_after_the_limit_was_lifted_as_the_error_says(
         await client.publish("dead", b"x")
         for _ in range(12):
             await client.give_back("nack", await client.must_get("dead"))
-        with pytest.raises(SourceConflictError, match="Lift the limit first: curl") as caught:
+        with pytest.raises(SourceConflictError, match="remove the limit first: curl") as caught:
             await transport.peek("dead", 1)
         body = str(caught.value).rpartition("-d ")[2].strip("'")
         vhost = each_rabbitmq.vhost

@@ -81,7 +81,11 @@ async def test_over_tls_and_scram_records_are_consumed_and_dead_lettered(
 @pytest.mark.parametrize(
     ("certificate", "user", "says"),
     [
-        ("address", f"{USER}:wrong", "user or password are wrong|user, password or certificate are wrong"),
+        (
+            "address",
+            f"{USER}:wrong",
+            "user name or password is wrong|user name, password or certificate is wrong",
+        ),
         ("guest", f"{USER}:open%2Fsesame%3F", "ssl.ca.location|certificate"),
     ],
     ids=["wrong password", "wrong certificate"],

@@ -78,9 +78,9 @@ async def test_a_user_that_is_refused_is_told_without_the_password(broker: Rabbi
     [
         (500, "boom", "answered exchanges/%2F/amq.direct with 500: boom"),
         (503, "", "answered exchanges/%2F/amq.direct with 503"),
-        (404, "", "shows nothing of the virtual host '/' to the user"),
-        (200, "<html>", "something else than expected"),
-        (200, "", "something else than expected"),
+        (404, "", "does not show the virtual host '/' to the user"),
+        (200, "<html>", "gave an unexpected answer"),
+        (200, "", "gave an unexpected answer"),
     ],
 )
 async def test_an_answer_that_is_none_is_told_in_one_line(status: int, text: str, why: str) -> None:
@@ -98,7 +98,7 @@ async def test_figures_that_are_none_are_told() -> None:
     async with web_server(answers) as url:
         probe = probe_of("amqp://127.0.0.1", url)
         assert probe is not None
-        with pytest.raises(TransportError, match="something else than expected"):
+        with pytest.raises(TransportError, match="gave an unexpected answer"):
             await probe.look(["orders"])
     assert [request.raw_path for request, _ in answers.requests] == [
         "/api/exchanges/%2F/amq.direct",

@@ -154,7 +154,7 @@ async def test_a_redrive_keeps_its_key_and_goes_to_the_partition_that_is_asked_f
         assert 3 in {record.partition() for record in found}
         target = Target(name=topic, partition=9)
         [outcome] = await transport.publish([Publication(message, target)])
-        assert "no such partition" in str(outcome)
+        assert "the partition does not exist" in str(outcome)
 
 
 async def test_a_dead_letter_is_as_young_as_it_is_and_remembers_when_its_record_was_sent(

@@ -164,7 +164,9 @@ async def test_nobody_there_is_said_so() -> None:
         taken.bind(("127.0.0.1", 0))  # bound, not listening: refused
         url = parse_url(f"amqp://127.0.0.1:{taken.getsockname()[1]}")
 
-        with pytest.raises(BrokerUnreachableError, match=r"cannot be reached.*is the broker running there"):
+        with pytest.raises(
+            BrokerUnreachableError, match=r"cannot be reached.*check that the broker is running there"
+        ):
             await connect(url, url.endpoints[0])
 
 

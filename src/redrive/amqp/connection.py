@@ -96,7 +96,7 @@ class Connection:
         self, role: Role, limits: Limits | None = None, max_message_size: int = MAX_MESSAGE_SIZE
     ) -> None:
         if role not in (Role.CLIENT, Role.SERVER):
-            raise MisuseError("a connection has two ends: Role.CLIENT and Role.SERVER")
+            raise MisuseError("the role must be Role.CLIENT or Role.SERVER")
         self.role = role
         self.peer = Role.SERVER if role is Role.CLIENT else Role.CLIENT
         self.limits = limits if limits is not None else Limits()
@@ -180,7 +180,7 @@ class Connection:
             # Servers have no header to show, unless to say which one they would have liked.
             self._fresh = not data
             if data.startswith(b"A"):
-                text = "the server does not speak AMQP 0-9-1: it answered with a protocol header of its own"
+                text = "the server does not speak AMQP 0-9-1: it answered with another protocol header"
                 self._move(ConnectionState.CLOSED)
                 events.append(Failed(0, HardError(ReplyCode.NOT_IMPLEMENTED, text)))
                 return b""
@@ -448,7 +448,10 @@ def _is_close(payload: bytes, class_id: int) -> bool:
 def _not_open(channel: int, state: ChannelState, method: Method) -> HardError:
     code = ReplyCode.CHANNEL_ERROR
     if isinstance(method, m.ChannelCloseOk) and state is ChannelState.OPEN:
-        code, text = ReplyCode.COMMAND_INVALID, f"channel.close-ok on channel {channel}, which nobody closed"
+        code, text = (
+            ReplyCode.COMMAND_INVALID,
+            (f"channel.close-ok on channel {channel}, which was not being closed"),
+        )
     elif isinstance(method, m.ChannelOpen):
         text = f"second channel.open seen on channel {channel}"
     elif state is ChannelState.CLOSED:

@@ -50,8 +50,8 @@ class JournalReplacedError(JournalError):
     def __init__(self, path: Path, opened: tuple[int, int]) -> None:
         """`opened` is the device and inode of the file that was written."""
         super().__init__(
-            f"{path} was removed or replaced while it was in use: nothing is confirmed any more; "
-            "move the file back, or restart the broker to use what is there"
+            f"{path} was removed or replaced while it was in use: publishes are no longer confirmed; move "
+            "the file back, or restart the broker to use the current files"
         )
         self._path = path
         self._opened = opened
@@ -84,7 +84,7 @@ def translated(path: Path, doing: str) -> Iterator[None]:
         reason = error.strerror or str(error)
         if error.errno in _FULL:
             raise JournalFullError(
-                f"cannot {doing} {path}: {reason}; make room there, then start again"
+                f"cannot {doing} {path}: {reason}; free space there, then restart the broker"
             ) from error
-        advice = "let this user write there" if error.errno in _FORBIDDEN else "see to the disk"
-        raise JournalError(f"cannot {doing} {path}: {reason}; {advice}, then start again") from error
+        advice = "make it writable for this user" if error.errno in _FORBIDDEN else "check the disk"
+        raise JournalError(f"cannot {doing} {path}: {reason}; {advice}, then restart the broker") from error

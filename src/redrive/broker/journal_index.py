@@ -247,7 +247,9 @@ class Index:
         else:
             if found == place:
                 return message
-        raise JournalDamagedError(f"{segment.path} lost message {place} while in use; restore it from a copy")
+        raise JournalDamagedError(
+            f"{segment.path} lost message {place} while in use; restore it from a backup"
+        )
 
     def read_body(self, place: int) -> bytes:
         """The body of a live message, from disk."""

@@ -142,7 +142,7 @@ class Recovery(Index):
                         seen, place = self._replay(block.payload, expiries, headers)
                     except MalformedError as error:
                         raise JournalDamagedError(
-                            f"{segment.path} is damaged at byte {block.at}: {error}; restore it from a copy"
+                            f"{segment.path} is damaged at byte {block.at}: {error}; restore it from a backup"
                         ) from None
                     records_read += seen
                     next_place = max(next_place, place + 1)

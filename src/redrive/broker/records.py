@@ -126,18 +126,18 @@ def read_message(record: bytes) -> tuple[int, StoredMessage]:
             fields = MESSAGE_HEAD.unpack_from(record)
             at = MESSAGE_HEAD.size
     except (IndexError, struct.error):
-        raise MalformedError("a record is cut off") from None
+        raise MalformedError("a record is truncated") from None
     route_end = at + fields[-2]
     body_at = route_end + fields[-1]
     if record[0] not in {PUBLISH, MESSAGE} or fields[1] != len(record) or body_at > len(record):
-        raise MalformedError("this is no message")
+        raise MalformedError("not a message record")
     words = []
     while at < route_end:
         end = at + 4 + int.from_bytes(record[at : at + 4], "little")
         words.append(record[at + 4 : end].decode("utf-8", _ESCAPE))
         at = end
     if not words or at != route_end:
-        raise MalformedError("a route is cut off")
+        raise MalformedError("a route is truncated")
     return fields[2], StoredMessage(words[0], tuple(words[1:]), record[route_end:body_at], record[body_at:])
 
 
@@ -149,11 +149,11 @@ def walk(block: bytes) -> Iterator[tuple[int, int, tuple[int, ...]]]:
         kind = block[at]
         head = _HEADS.get(kind)
         if head is None:
-            raise MalformedError(f"there is no record of kind {kind}")
+            raise MalformedError(f"unknown record kind {kind}")
         try:
             fields = head.unpack_from(block, at)
         except struct.error:
-            raise MalformedError("a record is cut off") from None
+            raise MalformedError("a record is truncated") from None
         if kind <= MESSAGE:
             end = at + fields[1]
             whole = head.size + fields[-2] + fields[-1] <= fields[1]
@@ -163,6 +163,6 @@ def walk(block: bytes) -> Iterator[tuple[int, int, tuple[int, ...]]]:
             if kind in {DEFINE, UNDEFINE}:
                 end += sum(fields[1:])
         if end > size or not whole:
-            raise MalformedError("a record is cut off")
+            raise MalformedError("a record is truncated")
         yield at, end, fields
         at = end

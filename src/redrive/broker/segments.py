@@ -139,36 +139,37 @@ def opening(segment: Segment, first: int) -> bytes:
 def read_opening(segment: Segment, data: bytes) -> int:
     """The first sequence of a segment, from its first bytes."""
     if len(data) < OPENING.size:
-        raise JournalDamagedError(f"{segment.path} is cut off in its header; {_ADVICE}")
+        raise JournalDamagedError(f"{segment.path} has a truncated header; {_ADVICE}")
     magic, version, segment.salt, number, first, crc = OPENING.unpack_from(data)
     if magic != _MAGIC:
-        raise JournalDamagedError(f"{segment.path} does not begin like a journal; {_ADVICE}")
+        raise JournalDamagedError(f"{segment.path} is not a journal file; {_ADVICE}")
     if version != VERSION:
         raise JournalVersionError(
-            f"{segment.path} is of format {version}, this redrive reads {VERSION}; start the one that wrote it"
+            f"{segment.path} has format {version}, but this version of redrive reads format {VERSION}; "
+            "use the version that wrote it"
         )
     if crc != crc32(data[: OPENING.size - 4]) or number != segment.number:
         raise JournalDamagedError(f"{segment.path} has a damaged header; {_ADVICE}")
     return int(first)
 
 
-_ADVICE: Final = "restore it from a copy, or open with salvage to keep what can be read"
+_ADVICE: Final = "restore it from a backup, or start with --salvage to keep the readable part"
 
 
 def _block_at(data: bytes, at: int, salt: int) -> Block | str:
     """The block that starts there, or why there is none."""
     if at + _BLOCK.size > len(data):
-        return "a block's head is cut off"
+        return "a block header is truncated"
     magic, length, crc, back, sequence = _BLOCK.unpack_from(data, at)
     if magic != _BLOCK_MAGIC:
         return "no block starts here"
     start = at + _BLOCK.size
     end = start + length
     if end > len(data):
-        return "a block is cut off"
+        return "a block is truncated"
     payload = data[start:end]
     if crc != crc32(payload, crc32(_COVERED.pack(length, back, sequence), salt)):
-        return "a checksum is wrong"
+        return "checksum mismatch"
     return Block(at, end, sequence, back, payload)
 
 
@@ -198,18 +199,18 @@ class Reading:
         with translated(path, "read"):
             data = path.read_bytes()
         if self.newest and len(data) < OPENING.size:
-            self._tear(data, "the header is cut off")
+            self._tear(data, "the header is truncated")
             return
         sequence = self.segment.first = read_opening(self.segment, data)
         if expected is not None and sequence != expected:
             raise JournalDamagedError(
-                f"{path} begins with block {sequence}, but block {expected} should come next; {_ADVICE}"
+                f"{path} starts with block {sequence}, but block {expected} was expected; {_ADVICE}"
             )
         self.end = OPENING.size
         while self.end < len(data):
             block = _block_at(data, self.end, self.segment.salt)
             if isinstance(block, Block) and block.sequence != sequence:
-                block = f"block {sequence} should stand here, not {block.sequence}"
+                block = f"expected block {sequence}, found {block.sequence}"
             if isinstance(block, str):
                 later = next_block(data, self.end + 1, sequence + 1, self.segment.salt)
                 if not self.newest or (later and later.flush > sequence):
@@ -223,7 +224,8 @@ class Reading:
     def _tear(self, data: bytes, reason: str) -> None:
         self.dropped = len(data) - self.end
         self.torn = (
-            f"{self.segment.path} is torn at byte {self.end}: {reason}; {self.dropped} bytes were dropped"
+            f"{self.segment.path} has an incomplete end at byte {self.end}: {reason}; {self.dropped} "
+            "bytes were dropped"
         )
 
 
@@ -344,7 +346,7 @@ def lock(directory: Path) -> int:
         except BlockingIOError:
             os.close(file)
             raise JournalBusyError(
-                f"another broker holds the journal {directory}; stop it, or give this one a directory of its own"
+                f"another broker uses the journal {directory}; stop it, or choose another directory"
             ) from None
         except OSError:
             os.close(file)
@@ -361,8 +363,8 @@ def find(directory: Path) -> list[Segment]:
             if name is None:
                 if path.name not in _NEIGHBOURS:
                     raise JournalError(
-                        f"{directory} holds '{path.name}', which is no part of a journal; give the journal a "
-                        "directory of its own"
+                        f"{directory} contains '{path.name}', which is not part of a journal; choose an "
+                        "empty directory"
                     )
             elif name[2] == ".tmp":
                 path.unlink()

@@ -63,7 +63,7 @@ def repair(segments: list[Segment]) -> list[str]:
         if not whole and (here.opened or successor is not None or here.blocks):
             segment.salt = salt
             aside = segment.path.with_name(segment.path.name + ".damaged")
-            report.append(f"{segment.path} was repaired; as it was, it is kept in {aside.name}")
+            report.append(f"{segment.path} was repaired; the original file was kept as {aside.name}")
             with translated(segment.path, "repair"):
                 aside.unlink(missing_ok=True)
                 os.link(segment.path, aside)

@@ -309,7 +309,9 @@ class Collector:
                 fresh.append(_separate(one, redrive, letter, counts=True))
             elif letter.fence == redrive.hold.fence and letter.state in _OPEN:
                 text = one.value.letter.failure.text
-                note = Annotate(f"redrive {redrive.attempt} died after its lease had ended: {text:.500}")
+                note = Annotate(
+                    f"redrive {redrive.attempt} was dead-lettered after its lease had expired: {text:.500}"
+                )
                 await self._store.apply(note, [letter.id], by=ACTOR)
         return fresh
 
@@ -341,7 +343,7 @@ class Collector:
     def _outcome(self, letter: DeadLetter, failure: Failure, now: datetime) -> Outcome:
         redrives = attempts_of(letter) + 1
         plan = choose(failure.kind, redrives, now, failure.retry_after, self._options, failure=failure)
-        detail = f"died again: {failure.text:.300}"
+        detail = f"dead-lettered again: {failure.text:.300}"
         if isinstance(plan, Exhausted):
             return Fail(failure=failure, strategy=letter.strategy, detail=detail)
         # What only a person can decide is due at once: the worker that claims it parks it.

@@ -114,7 +114,8 @@ class Drain(Generic[T]):
                 self._kept(error)
                 seconds = wait.total_seconds()
                 self._trouble(
-                    f"store write failed, messages stay with the broker messages={len(batch)} retry_in={seconds:g}s",
+                    f"store write failed, messages stay in the queue messages={len(batch)} "
+                    f"retry_in={seconds:g}s",
                     error,
                 )
                 if stop.is_set():
@@ -143,5 +144,5 @@ class Drain(Generic[T]):
                     self._receiver.accept([one.delivery])
             return
         seconds = _LATER.total_seconds()
-        self._trouble(f"message not stored, it stays with the broker retry_in={seconds:g}s", error)
+        self._trouble(f"message not stored, it stays in the queue retry_in={seconds:g}s", error)
         await self._receiver.release([Release(batch[0].delivery, _LATER)])

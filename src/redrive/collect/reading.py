@@ -45,9 +45,9 @@ _FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}")
 # What a broker says when it gave a message up itself.
 _BROKERS_WORDS: Final = {
     "rejected": "rejected by its consumer",
-    "expired": "its time to live was over",
+    "expired": "its time to live expired",
     "maxlen": "its queue was full",
-    "delivery_limit": "it was delivered too often",
+    "delivery_limit": "it exceeded the delivery limit",
 }
 
 
@@ -123,7 +123,10 @@ class Reader:
         """What went wrong, as far as it is told."""
         error_type = told.error_type or told.reason or UNKNOWN_REASON
         text = (
-            told.error_text or _BROKERS_WORDS.get(told.reason or "", "") or told.reason or "nothing is told"
+            told.error_text
+            or _BROKERS_WORDS.get(told.reason or "", "")
+            or told.reason
+            or ("no error information")
         )
         kind, retryable, rule, retry_after = self._classified(told, now)
         stack, redactor = told.stack, self._redactor
@@ -151,7 +154,7 @@ class Reader:
         return (
             told.kind or (found.kind if knows else FailureKind.UNKNOWN),
             found.retryable if told.retryable is None else told.retryable,
-            told.rule or (found.rule if knows else f"{told.convention} says no more"),
+            told.rule or (found.rule if knows else f"no error information from {told.convention}"),
             told.retry_after or found.retry_after,
         )
 

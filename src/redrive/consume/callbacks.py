@@ -36,7 +36,8 @@ class Callbacks:
             return
         if len(self._waiting) >= _MOST_WAITING:
             problem = RuntimeError(
-                f"more than {_MOST_WAITING} events wait for them; letter {event.letter_id} is not told"
+                f"more than {_MOST_WAITING} events are queued for callbacks; the event of letter "
+                f"{event.letter_id} was dropped"
             )
             self._failed("callbacks", problem)
             return

@@ -64,10 +64,10 @@ class Consumer:
         """
         names = [subscription.source.name for subscription in subscriptions]
         if not names:
-            raise SettingsError("there is nothing to consume: give the app a handler")
+            raise SettingsError("nothing to consume: register a handler with @app.consume")
         for name in names:
             if names.count(name) > 1:
-                raise SettingsError(f"two handlers consume '{name}': messages would go to either; use one")
+                raise SettingsError(f"two handlers consume '{name}'; register only one")
         self._transport = transport
         self._subscriptions = tuple(subscriptions)
         self._clock = clock

@@ -122,14 +122,14 @@ class Context:
         for tag in tags:
             if not 0 < len(tag.strip()) <= MAX_TAG or "," in tag:
                 raise SettingsError(
-                    f"a tag must have 1 to {MAX_TAG} characters and no comma: {on_one_line(tag)!r:.80}"
+                    f"a tag must have 1 to {MAX_TAG} characters and no comma, got {on_one_line(tag)!r:.80}"
                 )
         self.tags = tuple(dict.fromkeys([*self.tags, *(tag.strip() for tag in tags)]))
 
     def set_priority(self, priority: int) -> None:
         """Set the priority of the dead letter, should this attempt be the last one. Higher is redriven first."""
         if isinstance(priority, bool) or not -(2**31) <= priority < 2**31:
-            raise SettingsError(f"a priority must be an integer of 32 bits, not {priority!r:.40}")
+            raise SettingsError(f"a priority must be a 32-bit integer, not {priority!r:.40}")
         self.priority = priority
 
     def requeue(self, after: timedelta | str | None = None) -> NoReturn:

@@ -125,7 +125,7 @@ class CrashLog:
     def open(cls, folder: Path, slots: int, clock: Clock) -> "CrashLog":
         """The log in this folder, with a file for so many slots; raises `OSError`."""
         if sys.platform == "win32":
-            raise OSError("crash logs need file locks of a Unix system")
+            raise OSError("crash logs require the file locks of a Unix system")
         log = cls(clock, slots)
         for each in (folder.parent.parent, folder.parent, folder):
             each.mkdir(mode=0o700, parents=True, exist_ok=True)

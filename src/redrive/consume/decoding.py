@@ -80,7 +80,7 @@ def _bytes_or_null(delivery: Delivery) -> bytes | None:
 
 def _bytes(delivery: Delivery) -> bytes:
     if delivery.body is None:
-        raise DecodeError("the message has no body; a handler of 'bytes | None' may have such ones")
+        raise DecodeError("the message has no body; annotate the parameter as 'bytes | None' to accept it")
     return delivery.body
 
 
@@ -111,13 +111,13 @@ def _structured(kind: Any) -> Decode:
         from_msgpack = msgspec.msgpack.Decoder(kind).decode
     except (TypeError, NameError) as error:
         raise SettingsError(
-            f"a handler cannot be given a {getattr(kind, '__name__', kind)}: {error}; name a dataclass, a msgspec "
-            "Struct, a TypedDict, bytes, or pass decoder="
+            f"messages cannot be decoded to {getattr(kind, '__name__', kind)}: {error}; use a dataclass, "
+            "a msgspec Struct, a TypedDict, bytes, or pass decoder="
         ) from None
 
     if foreign := _not_decodable(msgspec.inspect.type_info(kind)):
         raise SettingsError(
-            f"a handler cannot be given a {foreign}: msgspec cannot make one of JSON; pass decoder="
+            f"messages cannot be decoded to {foreign}: msgspec does not support this type; pass decoder="
         )
 
     def run(delivery: Delivery) -> Any:

@@ -34,7 +34,7 @@ class Handler(msgspec.Struct, frozen=True):
         """The handler that this function is."""
         name = getattr(function, "__qualname__", type(function).__name__)
         if not callable(function):
-            raise SettingsError(f"a handler is a function, not a {type(function).__name__}")
+            raise SettingsError(f"a handler must be a function, not a {type(function).__name__}")
         payload: list[Any] = []
         contexts: list[int] = []
         for place, parameter in enumerate(_parameters(name, function)):
@@ -44,7 +44,7 @@ class Handler(msgspec.Struct, frozen=True):
                 payload.append(parameter.annotation)
         if len(payload) > 1 or len(contexts) > 1:
             raise SettingsError(
-                f"handler {name}: takes one message and, if it likes, one Context; it has "
+                f"handler {name}: must take one message and optionally one Context; it has "
                 f"{len(payload) + len(contexts)} parameters"
             )
         decode: Decode | None = None
@@ -86,7 +86,8 @@ def _parameters(name: str, function: Callable[..., Any]) -> list[inspect.Paramet
         hints = get_type_hints(_code_of(function))
     except NameError as error:
         raise SettingsError(
-            f"handler {name}: its types cannot be found: {error}; import them in its module"
+            f"handler {name}: its type annotations cannot be resolved: {error}; import the types in its "
+            "module"
         ) from None
     except (TypeError, ValueError) as error:
         raise SettingsError(f"handler {name}: cannot be called: {error}") from None
@@ -98,7 +99,9 @@ def _parameters(name: str, function: Callable[..., Any]) -> list[inspect.Paramet
         if parameter.kind is parameter.KEYWORD_ONLY:
             if optional:
                 continue
-            raise SettingsError(f"handler {name}: parameter '{parameter.name}' can only be given by name")
+            raise SettingsError(
+                f"handler {name}: parameter '{parameter.name}' is keyword-only; make it positional"
+            )
         kind = hints.get(parameter.name, parameter.annotation)
         if optional and found and kind is not Context:
             continue  # it has a default, and the message has its place already

@@ -236,6 +236,6 @@ class Pipe:
             at=self._clock.now(),
             kind=FailureKind.CRASH if poison else FailureKind.BUSINESS,
             retryable=False,
-            rule="delivery count" if poison else "asked by the handler",
+            rule="delivery count" if poison else "requested by the handler",
         )
         return Done(decision, failure)

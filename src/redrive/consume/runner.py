@@ -169,7 +169,11 @@ class Runner:
                 await self._callbacks.empty()
         except TimeoutError:
             self._tell_failed(
-                "shutdown", TimeoutError("handlers or dead letters did not finish in time; they are released")
+                "shutdown",
+                TimeoutError(
+                    "handlers or dead letters did not finish within the shutdown "
+                    "timeout; their messages are released"
+                ),
             )
         await _ended(intake, *workers, *beside)
         self._accept()
@@ -613,7 +617,8 @@ class Runner:
 
     def _thread_is_stuck(self, count: int) -> None:
         problem = RuntimeError(
-            f"a handler runs beyond its time budget and cannot be ended; {count} threads are left over"
+            "a handler did not stop after its timeout (consume.handler_timeout) and cannot be "
+            f"interrupted; {count} threads are stuck"
         )
         self._tell_failed("handler-thread", problem)
 
@@ -637,7 +642,7 @@ def _stack_of(error: RedriveError) -> str:
 def _is_failure(done: Done) -> bool:
     """Whether the circuit breaker counts it: what a handler asked for itself is no failure."""
     if isinstance(done.decision, DeadLetterIt):
-        return done.failure is None or done.failure.rule != "asked by the handler"
+        return done.failure is None or done.failure.rule != "requested by the handler"
     return done.failure is not None
 
 

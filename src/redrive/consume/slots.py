@@ -141,8 +141,8 @@ class Slot:
             return error
         if overran:
             budget = format_duration(self._slots.budget)
-            return TimeoutError(f"the handler took longer than its time budget of {budget}")
-        return RuntimeError("something that the handler waited for was cancelled")
+            return TimeoutError(f"the handler did not finish within its timeout of {budget}")
+        return RuntimeError("an operation that the handler awaited was cancelled")
 
     def passes_on(self, error: BaseException) -> bool:
         """Whether an error that was raised in this slot is not the message's: it ends the consumer.

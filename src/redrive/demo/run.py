@@ -42,7 +42,7 @@ from redrive.transports import open_transport
 _LOOK_EVERY: Final = timedelta(milliseconds=300)
 _CONSUMERS: Final = ("orders", "payments", "mail")
 _SETTINGS: Final = """\
-# The settings of `redrive demo`. Everything works as always, only sooner.
+# The settings of `redrive demo`. All intervals are shorter than the defaults.
 
 [store]
 url = {store}
@@ -68,17 +68,17 @@ recheck_interval = "1s"             # default: 1m
 verdict_timeout = "30s"             # default: 1h
 
 [strategies]
-rate_limited = "immediate"          # elsewhere at two in the night; Retry-After is heeded either way
+rate_limited = "immediate"          # default: scheduled; Retry-After is respected either way
 
 [[sources]]
 name = "orders"
-prefetch = 1                        # a process that dies takes no other order with it
+prefetch = 1                        # a crash affects only one order
 concurrency = 1
-max_deliveries = 2                  # the third delivery of what killed two processes is not tried
+max_deliveries = 2                  # dead-letter a message that crashed two processes
 
 [[sources]]
 name = "payments"
-attempts = 1                        # no second try by the consumer: recovery is what is shown here
+attempts = 1                        # no retries in the consumer, to show the recovery
 max_deliveries = 1
 
 [[sources]]
@@ -175,9 +175,7 @@ class Demo:
 
     def _died(self, name: str, code: int) -> None:
         how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-        self._news.append(
-            Event(self._clock.now(), f"the consumer of {name} died ({how}) and is started again")
-        )
+        self._news.append(Event(self._clock.now(), f"the consumer of {name} exited ({how}) and is restarted"))
 
     # --- while it is open --------------------------------------------------------------------------------------
 
@@ -226,7 +224,7 @@ def write_settings(options: Options) -> Path:
     try:
         make_private_directory(directory)
         if any(directory.iterdir()):
-            raise SettingsError(f"{directory} is not empty; the demo wants a directory of its own")
+            raise SettingsError(f"{directory} is not empty; choose a new or empty directory")
         file = directory / FILE_NAME
         create_private_file(file)
         file.write_text(
@@ -263,7 +261,7 @@ def limit_mail(management: str) -> None:
         with urlopen(request, timeout=10):  # noqa: S310  likewise
             pass
     except (OSError, HTTPException) as error:
-        raise BrokerUnreachableError(f"the embedded broker has refused a policy: {error}") from error
+        raise BrokerUnreachableError(f"the embedded broker refused a policy: {error}") from error
 
 
 def hints(places: Places) -> Sequence[str]:

@@ -105,7 +105,7 @@ class Clerk:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
             await process.wait()
-            raise ServiceError(f"the consumer of {self.name} does not start: {self._last_words()}")
+            raise ServiceError(f"the consumer of {self.name} did not start: {self._last_words()}")
 
     async def _keep(self) -> None:
         in_vain = 0
@@ -135,4 +135,4 @@ class Clerk:
             lines = self._log.read_text("utf-8", "replace").split("\n")
         except OSError:
             lines = []
-        return next((on_one_line(line) for line in reversed(lines) if line.strip()), "it says nothing")
+        return next((on_one_line(line) for line in reversed(lines) if line.strip()), "no output")

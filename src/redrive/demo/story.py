@@ -31,7 +31,7 @@ WORDS: Final[Mapping[FailureKind, str]] = {
     FailureKind.NETWORK: "dependency down",
     FailureKind.CRASH: "poison message",
     FailureKind.TIMEOUT: "no answer",
-    FailureKind.EXPIRED: "time to live over",
+    FailureKind.EXPIRED: "time to live expired",
     FailureKind.OVERFLOW: "queue full",
 }
 
@@ -179,19 +179,19 @@ def _sentence(life: Life, line: JournalLine) -> str | None:
         case "park":
             return f"{on_one_line(life.head.error_type)} → parked for a person"
         case "resolve" if life.head.presumed:
-            return "no word came back: presumed to be resolved"
+            return "no verdict arrived: presumed resolved"
         case "resolve":
-            return f"resolved at the {ordinal(life.died_again + 1)} redrive"
+            return f"resolved by the {ordinal(life.died_again + 1)} redrive"
         case "retry":
             life.died_again += 1
-            return f"died again at the {ordinal(life.died_again)} redrive"
+            return f"dead-lettered again after the {ordinal(life.died_again)} redrive"
         case "exhaust":
             life.died_again += 1
-            return f"failed for good at the {ordinal(life.died_again)} redrive"
+            return f"failed permanently after the {ordinal(life.died_again)} redrive"
         case "sent":
             return "sent back"
         case "release":
-            return on_one_line(line.detail) or "given back"
+            return on_one_line(line.detail) or "released"
         case _:
             return on_one_line(f"{line.action} by {line.actor}")
 

@@ -36,10 +36,10 @@ _TOO_LARGE: Final = 50_000_000
 class Mishap(StrEnum):
     """What can go wrong."""
 
-    MALFORMED = "an order that is no JSON"
+    MALFORMED = "an order that is not JSON"
     DENIED = "a stolen card"
-    POISON = "an order that kills its process"
-    SILENCE = "a mailbox that never answers"
+    POISON = "an order that crashes its consumer"
+    SILENCE = "a mail server that never answers"
     BURST = "more payments than the bank allows"
     LATE_CODES = "codes that expire behind newsletters"
     CAMPAIGN = "more newsletters than the queue holds"

@@ -118,7 +118,7 @@ def _failures(so_far: Summary) -> "RenderableType":
     from rich.table import Table  # noqa: PLC0415
 
     grid = Table(box=None, pad_edge=False)
-    for title in ("failure", "letters", "what became of them"):
+    for title in ("failure", "letters", "state"):
         grid.add_column(title, justify="right" if title == "letters" else "left", no_wrap=True)
     for fate in so_far.failures:
         grid.add_row(fate.failure, str(fate.letters), states_in_words(fate.states))
@@ -134,7 +134,7 @@ def summary_in_words(summary: Summary) -> str:
     """The end, for people."""
     sent = ", ".join(f"{count} {queue}" for queue, count in summary.sent.items())
     lines = [
-        f"The shop was open for {summary.seconds:g} s and was sent {sent}.",
+        f"The shop was open for {summary.seconds:g} s and received {sent}.",
         f"{summary.letters} of them became dead letters: {states_in_words(summary.states) or 'none'}.",
         "",
     ]
@@ -143,5 +143,5 @@ def summary_in_words(summary: Summary) -> str:
     ]
     killed = ", ".join(f"{name} {count} times" for name, count in summary.deaths.items() if count)
     if killed:
-        lines += ["", f"Consumers that died and were started again: {killed}."]
+        lines += ["", f"Consumers that exited and were restarted: {killed}."]
     return "\n".join(lines)

@@ -95,7 +95,7 @@ class Convention(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not self.recognised_by:
-            raise self._refused("say which headers it is recognised by")
+            raise self._refused("'recognised_by' must name at least one header")
         for fact in (*self.fields, *self.forms):
             if fact not in FACTS:
                 raise self._refused(f"unknown fact '{fact}'{use_instead(fact, FACTS)}")
@@ -105,10 +105,10 @@ class Convention(msgspec.Struct, frozen=True, kw_only=True):
             if kind not in set(FailureKind):
                 raise self._refused(f"unknown kind '{kind}'{use_instead(kind, FailureKind)}")
         if self.in_body and self.adds:
-            raise self._refused("a body stays as it is, so nothing is taken out of it")
+            raise self._refused("'adds' cannot be used with a JSON body, which is kept unchanged")
         for mark in HEADERS:
             if self.added(mark):
-                raise self._refused(f"'{mark}' is a mark of redrive's own, so 'adds' cannot take it off")
+                raise self._refused(f"'{mark}' is a header of redrive, so 'adds' cannot remove it")
 
     def _check_form(self, fact: str, form: str) -> None:
         if form not in FORMS:
@@ -116,7 +116,9 @@ class Convention(msgspec.Struct, frozen=True, kw_only=True):
         wanted = FORMS[FACTS[fact]][0]
         if FORMS[form][0] != wanted:
             fitting = ", ".join(name for name, (gives, _) in FORMS.items() if gives == wanted)
-            raise self._refused(f"'{fact}' is a {wanted}, and '{form}' gives none; use one of {fitting}")
+            raise self._refused(
+                f"'{fact}' must be a {wanted}, but form '{form}' gives another type; use one of {fitting}"
+            )
 
     def _refused(self, why: str) -> SettingsError:
         return SettingsError(f"convention '{self.name}': {why}")
@@ -160,12 +162,12 @@ def conventions_from_config(entries: Any) -> tuple[Convention, ...]:
     if not isinstance(entries, list):
         raise SettingsError("conventions: write a list, one [[conventions]] table for each system")
     if len(entries) > _MOST:
-        raise SettingsError(f"conventions: {len(entries)} are more than the {_MOST} that can be asked for")
+        raise SettingsError(f"conventions: {len(entries)} tables exceed the limit of {_MOST}")
     rows: list[Convention] = []
     for number, entry in enumerate(entries, start=1):
         row = _row(number, entry)
         if any(row.name == other.name for other in rows):
-            raise SettingsError(f"convention '{row.name}': is there twice; write one table for it")
+            raise SettingsError(f"convention '{row.name}': is defined twice; write one table for it")
         rows.append(row)
     return tuple(rows)
 
@@ -178,7 +180,7 @@ def _row(number: int, entry: Any) -> Convention:
         raise SettingsError(f"convention {number}: needs a 'name', as text")
     where = f"convention '{name:.60}'"
     if name in RESERVED:
-        raise SettingsError(f"{where}: the name is taken; choose another one than {', '.join(RESERVED)}")
+        raise SettingsError(f"{where}: the name is reserved; choose a name other than {', '.join(RESERVED)}")
     for key in entry:
         if key not in KEYS:
             raise SettingsError(f"{where}: unknown key '{key:.40}'{use_instead(key, KEYS)}")
@@ -191,7 +193,9 @@ def _row(number: int, entry: Any) -> Convention:
         told = said if isinstance(said, dict) else {"header": said}
         for key in told:
             if key not in ("header", "form"):
-                raise SettingsError(f"{where}: fields.{fact:.40} has a header and a form, not '{key:.40}'")
+                raise SettingsError(
+                    f"{where}: unknown key '{key:.40}' in fields.{fact:.40}; use header and form"
+                )
         headers = _texts(where, f"fields.{fact:.40}", told.get("header"))
         fields[fact] = headers[0] if len(headers) == 1 else headers
         if "form" in told:
@@ -238,5 +242,5 @@ def _table(where: str, key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
 def _truth(where: str, key: str, entry: Mapping[str, Any]) -> bool:
     value = entry.get(key, False)
     if not isinstance(value, bool):
-        raise SettingsError(f"{where}: '{key}' is true or false, not {value!r:.40}")
+        raise SettingsError(f"{where}: '{key}' must be true or false, not {value!r:.40}")
     return value

@@ -298,7 +298,7 @@ def _from_wire(value: object, depth: int) -> HeaderValue:
     if isinstance(value, msgspec.msgpack.Ext):
         return _extension(value.code, memoryview(value.data), depth)
     if isinstance(value, dict):
-        raise ValueError("a map is not among the kinds of value")  # noqa: TRY004  told as damage, not as misuse
+        raise ValueError("a map is not a valid value")  # noqa: TRY004  told as damage, not as misuse
     return value  # type: ignore[return-value]  # the decoder makes nothing but plain values and extensions
 
 
@@ -307,12 +307,12 @@ def _extension(code: int, data: memoryview, depth: int) -> HeaderValue:
         case 1:
             flat = _decode(data, depth)
             if not isinstance(flat, tuple) or len(flat) % 2 or not all(isinstance(n, str) for n in flat[::2]):
-                raise ValueError("a table is not made of names and values")
+                raise ValueError("a table must consist of names and values")
             return Headers(zip(flat[::2], flat[1::2], strict=True))  # type: ignore[arg-type]  # checked above
         case 2:
             pair = _decode(data, depth)
             if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
-                raise ValueError("a typed value is not made of a kind and a value")
+                raise ValueError("a typed value must consist of a kind and a value")
             return TypedValue(pair[0], pair[1])
         case 3:
             return Decimal(str(data, "utf-8"))

@@ -32,7 +32,7 @@ class ChangeLogOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.age <= timedelta(0) or self.every <= timedelta(0) or self.max_bytes < 1:
-            raise SettingsError("change log: age, size and interval must be above zero")
+            raise SettingsError("change log: age, size and interval must be greater than 0")
 
 
 class _Segment(NamedTuple):

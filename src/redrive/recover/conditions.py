@@ -109,7 +109,9 @@ def with_secrets(
         if one.url.startswith(_ENVIRONMENT):
             variable = one.url.removeprefix(_ENVIRONMENT)
             if not environ.get(variable):
-                raise SettingsError(f"condition '{one.name:.60}': the variable {variable:.60} is not set")
+                raise SettingsError(
+                    f"condition '{one.name:.60}': the environment variable {variable:.60} is not set"
+                )
             found.append(one.with_url(environ[variable]))
         else:
             found.append(one)

@@ -145,7 +145,8 @@ class Confirmer:
     def _presumed(self, consumer: Consumer) -> Resolve:
         timeout = format_duration(self._timeout)
         return Resolve(
-            presumed=True, detail=f"taken from {consumer[0]}; no verdict and no death within {timeout}"
+            presumed=True,
+            detail=(f"consumed from {consumer[0]}; no verdict and no dead letter within {timeout}"),
         )
 
     def _pending_again(self, reason: str) -> Retry:

@@ -58,9 +58,9 @@ class RetentionOptions(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("resolved", "failed", "archived", "every"):
             if getattr(self, name) <= timedelta(0):
-                raise SettingsError(f"retention: '{name}' must be longer than nothing")
+                raise SettingsError(f"retention: '{name}' must be longer than 0 seconds")
         if isinstance(self.batch, bool) or not 1 <= self.batch <= LARGEST_PAGE:
-            raise SettingsError(f"retention: a batch of {self.batch} is not between 1 and {LARGEST_PAGE}")
+            raise SettingsError(f"retention: batch must be between 1 and {LARGEST_PAGE}, not {self.batch}")
 
 
 class RetentionCounts(msgspec.Struct):

@@ -157,7 +157,7 @@ class Worker:
             return await self._transport.unreachable(consumers)
         except RedriveError as error:
             self._trouble("consumer group lookup failed, redrives held back", error)
-            return dict.fromkeys(consumers, f"cannot see whether its consumer would receive it: {error}")
+            return dict.fromkeys(consumers, f"cannot check whether its consumer would receive it: {error}")
 
     async def _process(self, heads: Sequence[LetterHead]) -> None:
         now = self._clock.now()
@@ -213,20 +213,20 @@ class Worker:
         plan = choose(letter.kind, attempts_of(letter), now, None, self._strategy, failure=letter.failure)
         if isinstance(plan, Exhausted):
             self.counts.exhausted += 1
-            return Fail(strategy=letter.strategy, detail=f"sent back {plan.redrives} times")
+            return Fail(strategy=letter.strategy, detail=f"redriven {plan.redrives} times")
         name = str(plan.strategy)
         if is_lost(letter, self._options.sending):
             self.counts.parked += 1
-            return Park(strategy=str(Strategy.MANUAL), detail="nobody knows where it came from")
+            return Park(strategy=str(Strategy.MANUAL), detail="its source is unknown")
         if plan.strategy is Strategy.MANUAL:
             self.counts.parked += 1
-            return Park(strategy=name, detail=f"a person has to look at it ({plan.rule})")
+            return Park(strategy=name, detail=f"requires a person ({plan.rule})")
         # The claim has checked the strategy that the store knows. Rules and settings may have changed since.
         gate = self._admission.holds_back(plan.strategy) if name != letter.strategy else None
         if gate is not None:
             self.counts.waiting += 1
             return Unclaim(
-                at=now + self._strategy.recheck_interval, strategy=name, detail=f"waits for {gate}"
+                at=now + self._strategy.recheck_interval, strategy=name, detail=f"waiting for {gate}"
             )
         return None
 

@@ -47,7 +47,7 @@ def diff(old: Message, new: Message) -> str:
     while end < min(len(before), len(after)) - start and before[-1 - end] == after[-1 - end]:
         end += 1
     if start == len(before) == len(after):
-        return "" if old == new else "--- before\n+++ after\n the same to a reader, but not byte for byte\n"
+        return "" if old == new else "--- before\n+++ after\n no visible difference, but the bytes differ\n"
     if len(before) + len(after) - 2 * (start + end) <= _MOST_COMPARED:
         first = max(0, start - _CONTEXT)
         lines = difflib.unified_diff(

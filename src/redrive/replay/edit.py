@@ -151,14 +151,14 @@ def _with_body(message: Message, body: Json) -> Message:
         pass  # it was not JSON, so it is another one
     data = write_json(body, "the body")
     if len(data) > max(LARGEST, message.size):
-        raise FormatError(f"the edit makes a body of {len(data)} bytes; at most {LARGEST} are accepted")
+        raise FormatError(f"the edited body would have {len(data)} bytes; the limit is {LARGEST} bytes")
     return msgspec.structs.replace(message, body=data)
 
 
 def _given(text: str, what: str) -> Json:
     """JSON that a person gave."""
     if len(text) > _LONGEST_PATCH:
-        raise SettingsError(f"{what} has {len(text)} characters; at most {_LONGEST_PATCH} are read")
+        raise SettingsError(f"{what} has {len(text)} characters; the limit is {_LONGEST_PATCH}")
     try:
         return read_json(text, what)
     except FormatError as error:
@@ -182,7 +182,7 @@ def _json_patch(text: str) -> Callable[[Json], Json]:
     if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
         raise SettingsError(f'{what} is not a list of operations such as {{"op": "remove", "path": "/note"}}')
     if len(given) > MOST_OPERATIONS:
-        raise SettingsError(f"{what} has {len(given)} operations; at most {MOST_OPERATIONS} are accepted")
+        raise SettingsError(f"{what} has {len(given)} operations; the limit is {MOST_OPERATIONS}")
     steps = []
     for number, operation in enumerate(given, 1):
         try:
@@ -203,11 +203,13 @@ def _json_patch(text: str) -> Callable[[Json], Json]:
                 body = step.apply(body, in_place=True)  # the value is our own
             except JsonPatchTestFailed:
                 raise FormatError(
-                    f"operation {number}: the test of {operation['path']!r:.60} fails"
+                    f"operation {number}: the test of {operation['path']!r:.60} failed"
                 ) from None
             except (JsonPatchException, JsonPointerException, TypeError, ValueError, LookupError) as error:
                 told = f"{operation['op']} {operation['path']!r:.60}"
-                raise FormatError(f"operation {number} ({told}) does not fit the body: {error}") from None
+                raise FormatError(
+                    f"operation {number} ({told}) cannot be applied to the body: {error}"
+                ) from None
             if (
                 operation["op"] == "copy"
             ):  # the only one that makes more than was given, and doubles when repeated
@@ -219,7 +221,7 @@ def _json_patch(text: str) -> Callable[[Json], Json]:
 
 def _check_size(body: Json) -> None:
     if len(write_json(body, "the body")) > LARGEST:
-        raise FormatError(f"the edit makes a body of more than {LARGEST} bytes")
+        raise FormatError(f"the edited body would have more than {LARGEST} bytes")
 
 
 def _merged(target: Json, patch: Json) -> Json:
@@ -244,7 +246,7 @@ def header_edit(assignments: Iterable[str], removals: Iterable[str] = ()) -> Hea
     for each in assignments:
         name, equals, value = each.partition("=")
         if not equals:
-            raise SettingsError(f"'{each:.60}' sets no header; write name=value")
+            raise SettingsError(f"'{each:.60}' is not a header; write NAME=VALUE")
         bare = value[:1].isalpha() and value not in {"true", "false", "null"}
         pairs.append((name, msgspec.json.encode(storable(value)).decode() if bare else value))
     edit = HeaderEdit(tuple(pairs), tuple(removals))
@@ -255,7 +257,7 @@ def header_edit(assignments: Iterable[str], removals: Iterable[str] = ()) -> Hea
 def _header_edit(edit: HeaderEdit) -> Change:
     names = [name for name, _ in edit.set]
     if not all((*names, *edit.remove)):
-        raise SettingsError("a header without a name can neither be set nor removed")
+        raise SettingsError("the name of a header must not be empty")
     for name in names:
         if names.count(name) > 1 or name in edit.remove:
             raise SettingsError(f"header '{name:.60}' is changed twice in one edit")
@@ -264,7 +266,7 @@ def _header_edit(edit: HeaderEdit) -> Change:
         try:
             values[name] = _given(text, f"the value of header '{name:.60}'")
         except SettingsError as error:
-            raise SettingsError(f"{error}; write a text in quotes") from None
+            raise SettingsError(f"{error}; write a string in quotes") from None
 
     def change(message: Message) -> Message:
         headers = with_headers(message.headers.without(*edit.remove), values)
@@ -315,7 +317,7 @@ def read(text: str | bytes) -> Edit:
     try:
         edit: Edit = msgspec.json.decode(text, type=Edit)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise SettingsError(f"this is not an edit: {error}") from None
+        raise SettingsError(f"not a valid edit: {error}") from None
     prepare(edit)
     return edit
 

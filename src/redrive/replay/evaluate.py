@@ -70,7 +70,7 @@ class _Run:
         self._left -= amount
         if self._left < 0:
             raise FormatError(
-                f"the expression builds more than {LARGEST // 1024 // 1024} MiB; that is refused"
+                f"the expression builds more than {LARGEST // 1024 // 1024} MiB, which is the limit"
             )
 
     def carry_out(self, statement: ast.stmt) -> None:
@@ -98,14 +98,14 @@ class _Run:
     def _place(self, target: ast.expr) -> tuple[Json, Json]:
         """The object or list that holds the target, and its place in there."""
         if not isinstance(target, ast.Attribute | ast.Subscript):
-            raise FormatError(f"not a place (in: {shown(target)})")
+            raise FormatError(f"not an assignable target (in: {shown(target)})")
         container = self.value(target.value)
         key = target.attr if isinstance(target, ast.Attribute) else self.value(target.slice)
         if isinstance(container, dict) and isinstance(key, str):
             return container, key
         if isinstance(container, list) and type(key) is int:
             return container, key
-        raise FormatError(f"{shown(target.value)} is {_kind(container)} and has no place {_quoted(key)}")
+        raise FormatError(f"{shown(target.value)} is {_kind(container)} and has no member {_quoted(key)}")
 
     def _copy(self, value: Json) -> Json:
         """A value of its own: two places never share one, so nothing can contain itself."""
@@ -167,14 +167,16 @@ class _Run:
         for key, value in zip(keys, values, strict=True):
             name = self.value(key) if key is not None else None
             if not isinstance(name, str):
-                raise FormatError(f"the name of a member is a text, not {_quoted(name)} (in: {shown(node)})")
+                raise FormatError(
+                    f"the name of a member must be a string, not {_quoted(name)} (in: {shown(node)})"
+                )
             made[name] = self.value(value)
         return made
 
     def _slice(self, node: ast.expr, value: Json, piece: ast.Slice) -> Json:
         ends = [self.value(end) if end is not None else None for end in (piece.lower, piece.upper)]
         if not isinstance(value, str | list) or any(end is not None and type(end) is not int for end in ends):
-            raise FormatError(f"a slice takes a text or a list, and whole numbers (in: {shown(node)})")
+            raise FormatError(f"a slice takes a string or a list, and integers (in: {shown(node)})")
         self.spend(len(value) if isinstance(value, str) else _A_VALUE * len(value))
         return value[ends[0] : ends[1]]
 
@@ -208,7 +210,7 @@ def _computed(op: ast.operator, a: int | Decimal, b: int | Decimal, node: ast.AS
     symbol = OPERATORS[type(op)]
     if symbol in {"//", "%"}:
         if isinstance(a, Decimal) or isinstance(b, Decimal):
-            raise FormatError(f"{symbol} takes whole numbers (in: {shown(node)})")
+            raise FormatError(f"{symbol} takes integers (in: {shown(node)})")
         return _digits(a // b if symbol == "//" else a % b, node)
     if isinstance(a, int) and isinstance(b, int):
         _digits(a, node), _digits(b, node)
@@ -249,7 +251,7 @@ def _contains(whole: Json, part: Json, node: ast.AST) -> bool:
             return isinstance(part, str) and part in whole
         case str() if isinstance(part, str):
             return part in whole
-    raise FormatError(f"{_kind(whole)} contains nothing that could be {_quoted(part)} (in: {shown(node)})")
+    raise FormatError(f"{_kind(whole)} cannot contain {_quoted(part)} (in: {shown(node)})")
 
 
 def _item(container: Json, key: Json, node: ast.AST) -> Json:
@@ -261,7 +263,7 @@ def _item(container: Json, key: Json, node: ast.AST) -> Json:
     if isinstance(container, str | list) and type(key) is int:
         if -len(container) <= key < len(container):
             return container[key]
-        raise FormatError(f"{inner} has {len(container)} items and no number {key!s:.20}")
+        raise FormatError(f"{inner} has {len(container)} items and no item {key!s:.20}")
     raise FormatError(f"{inner} is {_kind(container)} and has no {_quoted(key)}")
 
 
@@ -284,14 +286,14 @@ def _digits(value: int, node: ast.AST) -> int:
 def _truth(value: Json, node: ast.AST) -> bool:
     if isinstance(value, bool):
         return value
-    raise FormatError(f"{_kind(value)} is neither true nor false; compare it (in: {shown(node)})")
+    raise FormatError(f"{_kind(value)} is not true or false; use a comparison (in: {shown(node)})")
 
 
 def _kind(value: Json) -> str:
     if value is None:
         return "null"
     if isinstance(value, Opaque):
-        return "a header value that JSON has no word for"
+        return "a header value that JSON cannot represent"
     names = {bool: "true or false", str: "a text", list: "a list", dict: "an object"}
     return names.get(type(value), "a number")
 
@@ -308,7 +310,7 @@ def _quoted(key: Json) -> str:
 def _text(value: Json, node: ast.AST) -> str:
     if isinstance(value, str):
         return value
-    raise FormatError(f"{_kind(value)} is not a text (in: {shown(node)})")
+    raise FormatError(f"{_kind(value)} is not a string (in: {shown(node)})")
 
 
 _WHOLE: Final = re.compile(r"\s*[+-]?\d{1,34}\s*", re.ASCII)
@@ -318,7 +320,7 @@ _FRACTION: Final = re.compile(r"\s*[+-]?\d{1,34}(?:\.\d{1,34})?(?:[eE][+-]?\d{1,
 def _int(_: _Run, node: ast.AST, value: Json) -> int:
     if isinstance(value, str):
         if _WHOLE.fullmatch(value) is None:
-            raise FormatError(f"'{value:.40}' is not a whole number (in: {shown(node)})")
+            raise FormatError(f"'{value:.40}' is not an integer (in: {shown(node)})")
         return int(value)
     number = _number(value, node)
     # A look at the size first: 1e999999999 has a billion digits as a whole number.
@@ -355,7 +357,7 @@ def _str(run: _Run, node: ast.AST, value: Json) -> str:
         case Decimal():
             run.spend(len(value.as_tuple().digits))
             return str(value)
-    raise FormatError(f"{_kind(value)} has no text (in: {shown(node)})")
+    raise FormatError(f"{_kind(value)} cannot be converted to a string (in: {shown(node)})")
 
 
 def _len(_: _Run, node: ast.AST, value: Json) -> int:
@@ -388,7 +390,7 @@ def _changed(change: Callable[[str], str]) -> "Function":
 def _replace(run: _Run, node: ast.AST, value: Json, old: Json, new: Json) -> str:
     text, gone, come = _text(value, node), _text(old, node), _text(new, node)
     if not gone:
-        raise FormatError(f"replace looks for a text that is not empty (in: {shown(node)})")
+        raise FormatError(f"replace needs a non-empty string to search for (in: {shown(node)})")
     run.spend(len(text) + text.count(gone) * max(0, len(come) - len(gone)))
     return text.replace(gone, come)
 

@@ -46,7 +46,7 @@ class Program(NamedTuple):
 def parse(text: str) -> Program:
     """The expression as a program, or a `SettingsError` that says what is wrong with it."""
     if len(text) > LONGEST:
-        raise SettingsError(f"the expression has {len(text)} characters; at most {LONGEST} are read")
+        raise SettingsError(f"the expression has {len(text)} characters; the limit is {LONGEST}")
     tree = _tree(text.strip())
     if not tree.body:
         raise SettingsError('the expression is empty; write for example body.total = 5 or del headers["x"]')
@@ -76,9 +76,9 @@ def _tree(text: str) -> ast.Module:
         word = re.search(rf"\.\s*({'|'.join(keyword.kwlist)})\b", text)
         hint = f'; write ["{word[1]}"] instead of .{word[1]}' if word else ""
         place = f" at character {error.offset}" if error.offset else ""
-        raise SettingsError(f"the expression cannot be understood{place}: {error.msg}{hint}") from None
+        raise SettingsError(f"syntax error in the expression{place}: {error.msg}{hint}") from None
     except (ValueError, RecursionError, MemoryError):  # NUL, lone surrogates; too deep for the parser
-        raise SettingsError("the expression cannot be understood: not text, or nested too deeply") from None
+        raise SettingsError("syntax error in the expression: not text, or nested too deeply") from None
 
 
 def _check_size(tree: ast.Module) -> None:
@@ -105,35 +105,35 @@ def _check_statement(statement: ast.stmt) -> None:
         case ast.Delete(targets=targets):
             pass
         case _:
-            _refuse(statement, "assign one thing to one place")
+            _refuse(statement, "assign one value to one target")
     for target in targets:
         place = target
         while isinstance(place, ast.Attribute | ast.Subscript):
             place = place.value
         if not isinstance(place, ast.Name) or place.id not in _ROOTS:
-            _refuse(target, "only places in body and headers can be changed")
+            _refuse(target, "only members of body and headers can be changed")
         if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Slice):
-            _refuse(target, "a slice can be read, not changed")
+            _refuse(target, "a slice cannot be changed")
         if isinstance(target, ast.Name):
             if target.id == "headers":
                 _refuse(target, 'set headers one by one: headers["name"] = …')
             if isinstance(statement, ast.Delete):
-                _refuse(target, "the body can be set, not deleted; body = null empties it")
+                _refuse(target, "the body cannot be deleted; body = null empties it")
 
 
 def _check_node(node: ast.AST) -> None:
     match node:
         case ast.Constant(value=value):
             if type(value) not in {str, int, float, bool, type(None)}:
-                _refuse(node, "a literal is a text, a number, true, false or null")
+                _refuse(node, "a literal must be a string, a number, true, false or null")
             if type(value) in {int, float} and not abs(value) < 10**MOST_DIGITS:  # type: ignore[arg-type]
-                _refuse(node, f"a number has at most {MOST_DIGITS} digits")
+                _refuse(node, f"a number must have at most {MOST_DIGITS} digits")
         case ast.Attribute(attr=name) if not name.isascii():
             _refuse(node, f'write ["{name}"] instead of .{name}')  # Python would change such a name by itself
         case ast.Dict(keys=keys) if None in keys:
             _refuse(node, "** is not part of the language")
         case ast.Slice(step=step) if step is not None:
-            _refuse(node, "a slice has no step here")
+            _refuse(node, "a slice with a step is not supported")
         case ast.Call():
             _check_call(node)
         case _:
@@ -143,7 +143,7 @@ def _check_node(node: ast.AST) -> None:
 def _check_call(node: ast.Call) -> None:
     if isinstance(node.func, ast.Attribute):
         name = node.func.attr
-        _refuse(node, f"there are no methods{f'; write {name}(…)' if name in FUNCTIONS else ''}")
+        _refuse(node, f"methods are not supported{f'; write {name}(…)' if name in FUNCTIONS else ''}")
     if not isinstance(node.func, ast.Name):
         _refuse(node, "only functions can be called")
     if node.func.id not in FUNCTIONS:

@@ -58,7 +58,7 @@ async def find_problems(
                     alarms[state.alarm] = None
         if elsewhere is None and not options.canary:  # canaries find out by themselves
             problems += await _recent_deaths(store, broker, source, limits, now)
-    return [f"the broker accepts no messages: {alarm}" for alarm in alarms] + list(dict.fromkeys(problems))
+    return [f"the broker blocks publishers: {alarm}" for alarm in alarms] + list(dict.fromkeys(problems))
 
 
 def _problems_of(name: str, state: TargetState, limits: ReplaySettings) -> list[str]:
@@ -99,7 +99,8 @@ async def _recent_deaths(
     if died <= limits.max_failure_rate * (died + resolved):
         return []
     problem = (
-        f"{source}: {died} of {died + resolved} redrives died again in the last {format_duration(_RECENT)}, "
-        f"limit {limits.max_failure_rate * 100:g} %, replay.max_failure_rate; --canary 5 tries a few first"
+        f"{source}: {died} of {died + resolved} redrives failed again in the last "
+        f"{format_duration(_RECENT)}, limit {limits.max_failure_rate * 100:g} %, "
+        "replay.max_failure_rate; --canary 5 tries a few first"
     )
     return [problem]

@@ -46,15 +46,21 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch <= 10_000:
-            raise SettingsError(f"replay: a batch is 1 to 10000 letters, not {self.batch}")
+            raise SettingsError(f"replay: batch_size must be between 1 and 10000 letters, not {self.batch}")
         if self.rate is not None and not 0 < self.rate <= 1_000_000:
-            raise SettingsError(f"replay: the rate must be above 0 letters a second, not {self.rate}")
+            raise SettingsError(
+                f"replay: the rate must be greater than 0 letters per second, not {self.rate}"
+            )
         if self.pause < timedelta(0):
             raise SettingsError("replay: the pause between two batches must not be negative")
         if self.canary < 0 or any(size < 1 for size in self.ramp):
-            raise SettingsError("replay: a canary is 0 letters or more, a step of the ramp 1 or more")
+            raise SettingsError(
+                "replay: the canary must be at least 0 letters, and each step of the ramp at least 1"
+            )
         if self.stop_at is not None and not 0 < self.stop_at <= 1:
-            raise SettingsError(f"replay: it is stopped at a share above 0 and up to 1, not {self.stop_at}")
+            raise SettingsError(
+                f"replay: max_failure_rate must be greater than 0 and at most 1, not {self.stop_at}"
+            )
 
 
 def pack(options: ReplayOptions) -> bytes:
@@ -72,4 +78,4 @@ def unpack(data: bytes) -> ReplayOptions:
             fields.setdefault("order", NEWEST)  # what it was before there was a choice
         return msgspec.convert(fields, ReplayOptions)
     except msgspec.MsgspecError as error:
-        raise SettingsError(f"the options of this operation cannot be read: {error}") from None
+        raise SettingsError(f"the options of the operation cannot be read: {error}") from None

@@ -69,11 +69,11 @@ def write_json(value: Json, what: str) -> bytes:
     try:
         return _encode(value)
     except UnicodeError:
-        raise FormatError(f"{what} would hold text that is not valid Unicode") from None
+        raise FormatError(f"{what} would contain text that is not valid Unicode") from None
     except RecursionError:
         raise FormatError(f"{what} would be nested too deeply") from None
     except TypeError:
-        raise FormatError(f"{what} would hold a header's value that JSON has no word for") from None
+        raise FormatError(f"{what} would contain a header value that JSON cannot represent") from None
 
 
 def body_of(message: Message) -> Json:
@@ -117,7 +117,7 @@ def _refuse_repeated_names(data: bytes | str, what: str) -> None:
         names = [name for name, _ in pairs]
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise FormatError(f"{what} has '{twice:.40}' twice in one object")
+            raise FormatError(f"{what} has the name '{twice:.40}' twice in one object")
 
     try:
         json.loads(data, object_pairs_hook=members, parse_int=len, parse_float=len)
@@ -204,7 +204,7 @@ def _bytes(name: str, value: str) -> bytes:
     try:
         return value.encode()
     except UnicodeEncodeError:
-        raise FormatError(f"header '{name:.60}' would hold text that is not valid Unicode") from None
+        raise FormatError(f"header '{name:.60}' would contain text that is not valid Unicode") from None
 
 
 def with_headers(headers: Headers, changes: Mapping[str, Json]) -> Headers:

@@ -65,7 +65,7 @@ async def plan(
 def by_ids(ids: Sequence[str], order: str = OLDEST) -> Query:
     """Exactly these letters."""
     if not ids:
-        raise SettingsError("name at least one letter")
+        raise SettingsError("pass at least one letter id")
     return Query((Condition("id", Op.IS, tuple(dict.fromkeys(ids))),), sort=ORDERS[order])
 
 

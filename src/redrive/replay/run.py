@@ -242,12 +242,12 @@ class Replay:
             and results.reported >= max(1, least)
             and results.died >= options.stop_at * results.reported
         ):
-            return f"{results.died} of {results.reported} died again"
+            return f"{results.died} of {results.reported} failed again"
         if self._assumes_success or not step.is_judged:
             return None
         within = f"reported within {format_duration(options.canary_wait)}"
         advice = (
-            "check that redrive serve runs on this store and that the consumers report verdicts, "
+            "check that redrive serve is running on this store and that the consumers report verdicts, "
             "or send the rest with --assume-success"
         )
         if step.phase == "canary" and (silent := results.unreported()):
@@ -283,7 +283,7 @@ class Replay:
             one for one, head in zip(loaded, heads, strict=True) if one.claim_token == head.claim_token
         ]
         done = await self._done_elsewhere(letters) if self._options.skip_done else set[str]()
-        outcomes += [(letter_id, SKIPPED, "its message was processed already") for letter_id in done]
+        outcomes += [(letter_id, SKIPPED, "its message was already processed") for letter_id in done]
         exhausted = [letter for letter in letters if letter.id not in done and self._is_exhausted(letter)]
         outcomes += [(letter.id, FAILED, _at_limit(letter)) for letter in exhausted]
         not_sent = done.union(letter.id for letter in exhausted)
@@ -298,7 +298,11 @@ class Replay:
             else []
         )
         outcomes += [
-            (letter.id, SENT, "" if still_ours else "it was judged before, or its lease had ended")
+            (
+                letter.id,
+                SENT,
+                "" if still_ours else ("its result was already recorded, or its lease has expired"),
+            )
             for letter, still_ours in zip(sent, kept, strict=True)
         ]
         self._results.add(sent)
@@ -356,7 +360,7 @@ class Replay:
         if head is None:
             return SKIPPED, "it is no longer in the store"
         if head.state in {LetterState.RESOLVED, LetterState.ARCHIVED}:
-            return SKIPPED, f"it is {str(head.state).removeprefix('dlq_')} already"
+            return SKIPPED, f"it is already {str(head.state).removeprefix('dlq_')}"
         if head.state is LetterState.FAILED:
             return (
                 FAILED,
@@ -365,9 +369,11 @@ class Replay:
         if head.state is LetterState.PROCESSING and head.sent_at is not None and not head.unconfirmed:
             if head.locked_by == self._worker:
                 return SENT, ""
-            return SKIPPED, f"it was sent by {head.locked_by} and waits for its verdict"
+            return SKIPPED, f"it was sent by {head.locked_by} and is waiting for its verdict"
         if head.broker != self._broker:
-            return FAILED, f"it belongs to broker '{head.broker}', and this replay sends to '{self._broker}'"
+            return FAILED, (
+                f"it belongs to broker '{head.broker}', but this replay sends to '{self._broker}'"
+            )
         return None
 
     def _is_exhausted(self, letter: DeadLetter, under_way: int = 0) -> bool:
@@ -410,7 +416,7 @@ class Replay:
         sending = self._options.sending
         going = [one for one in letters if not is_lost(one, sending)]
         errors: dict[str, RedriveError | None] = {
-            one.id: PublishError("its source is unknown; name a queue to send it to (--to QUEUE)")
+            one.id: PublishError("its source is unknown; pass a target queue with --to QUEUE")
             for one in letters
             if is_lost(one, sending)
         }
@@ -460,7 +466,7 @@ class Replay:
         if reason is None:
             await self._results.check()
             died, is_complete = self._results.died, self._sent == self._operation.total
-            note = f"{'sent all, ' if is_complete else ''}{died} died again so far" if died else ""
+            note = f"{'sent all, ' if is_complete else ''}{died} failed again so far" if died else ""
             await self._store.end_operation(self._id, OperationState.DONE, by=self._runner, note=note)
         elif reason != _ENDED_ELSEWHERE:
             await self._store.end_operation(self._id, OperationState.STOPPED, by=self._runner, note=reason)

@@ -74,7 +74,7 @@ class DelayList:
         if any(delay < _ZERO for delay in delays):
             raise SettingsError("back-off: a delay cannot be negative")
         if then not in ("last", "stop"):
-            raise SettingsError(f"back-off: after the list comes 'last' or 'stop', not {then!r}")
+            raise SettingsError(f"back-off: then must be 'last' or 'stop', not {then!r}")
         object.__setattr__(self, "delays", delays)
         object.__setattr__(self, "then", then)
 

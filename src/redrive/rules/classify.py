@@ -134,7 +134,7 @@ def _certain(_: tuple[Rule, ...], link: Evidence, trail: list[Step] | None) -> R
 
 def _worded(_: tuple[Rule, ...], link: Evidence, trail: list[Step] | None) -> Rule | None:
     if link.status_in_text is not None and (found := BY_STATUS.get(link.status_in_text)):
-        _note(trail, STATUSES, found, link, f"text speaks of status {link.status_in_text}")
+        _note(trail, STATUSES, found, link, f"status {link.status_in_text} in the text")
         return found
     found = first_said(link.words)
     _note(trail, TEXTS, found, link)

@@ -47,14 +47,12 @@ def rules_from_config(entries: Sequence[Mapping[str, Any]]) -> tuple[Rule, ...]:
     if isinstance(entries, str | bytes | Mapping) or not isinstance(entries, Sequence):
         raise SettingsError("rules: write a list, one [[rules]] table for each rule")
     if len(entries) > _MOST_RULES:
-        raise SettingsError(
-            f"rules: {len(entries)} are more than the {_MOST_RULES} that can be asked for every error"
-        )
+        raise SettingsError(f"rules: {len(entries)} rules exceed the limit of {_MOST_RULES}")
     rules = tuple(_rule(number, entry) for number, entry in enumerate(entries, start=1))
     names = [rule.name for rule in rules]
     for name in names:
         if names.count(name) > 1:
-            raise SettingsError(f"rule {name!r}: the name is used twice; 'why?' could not be answered")
+            raise SettingsError(f"rule {name!r}: the name is used twice; rename one of the rules")
     return rules
 
 
@@ -84,7 +82,7 @@ def _rule(number: int, entry: Any) -> Rule:
         raise SettingsError(f"{where}: needs a 'kind', one of {', '.join(FailureKind)}")
     retryable = entry.get("retryable")
     if retryable is not None and not isinstance(retryable, bool):
-        raise SettingsError(f"{where}: 'retryable' is true or false, not {retryable!r:.40}")
+        raise SettingsError(f"{where}: 'retryable' must be true or false, not {retryable!r:.40}")
     conditions = [_condition(where, key, entry[key]) for key in _CONDITIONS if key in entry]
     if not conditions:
         raise SettingsError(f"{where}: needs a condition, at least one of {', '.join(_CONDITIONS)}")

@@ -123,7 +123,7 @@ def decide(outcome: Outcome, delivery_count: int | None, limit: int = DEFAULT_LI
 def check_limit(limit: int) -> None:
     """Refuse a limit that is not a whole number from one up."""
     if type(limit) is not int or limit < 1:
-        raise SettingsError(f"the delivery limit must be a whole number from 1 up, not {limit!r:.40}")
+        raise SettingsError(f"the delivery limit must be an integer of at least 1, not {limit!r:.40}")
 
 
 def _description(classification: Classification, text: str) -> str:

@@ -59,10 +59,11 @@ class Rule(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not self.name.strip():
-            raise SettingsError("a rule needs a name: it is what 'why?' is answered with")
+            raise SettingsError("a rule needs a name; redrive explain shows it")
         if self.when is None:
             raise SettingsError(
-                f"rule {self.name!r} has no condition: add when=when_text(…), when_type(…) or the like"
+                f"rule {self.name!r} has no condition: add a condition such as when=when_text(…) or "
+                "when_type(…)"
             )
 
     @property
@@ -172,11 +173,9 @@ def when_errno(*numbers: int | str) -> ErrnoIn:
 def when_text(*texts: str) -> TextFits:
     """The text contains one of these, as whole words and in any case."""
     if not texts or not all(text.strip() for text in texts):
-        raise SettingsError("text: it is empty and would fit every error; write the words to look for")
+        raise SettingsError("text: it is empty and would match every error; write the words to search for")
     if any(len(text) > _LONGEST_PATTERN for text in texts):
-        raise SettingsError(
-            f"text: longer than {_LONGEST_PATTERN} characters; a few telling words are enough"
-        )
+        raise SettingsError(f"text: longer than {_LONGEST_PATTERN} characters; use a few distinctive words")
     spaced = (r"\s+".join(map(re.escape, text.split())) for text in texts)
     return TextFits(tuple(re.compile(rf"(?<!\w){text}(?!\w)", re.IGNORECASE) for text in spaced))
 
@@ -217,7 +216,7 @@ def _errno(number: int | str) -> int:
     found = _ERRNO_NAMES.get(number.strip().upper()) if isinstance(number, str) else number
     if found is None or isinstance(found, bool) or found <= 0:
         raise SettingsError(
-            f"errno: {number!r:.40} is not one that this system knows; write a name such as 'ECONNREFUSED'"
+            f"errno: {number!r:.40} is unknown on this system; write a name such as 'ECONNREFUSED'"
         )
     return found
 
@@ -225,17 +224,17 @@ def _errno(number: int | str) -> int:
 def _pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
     source = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
     if not source.strip():
-        raise SettingsError("pattern: it is empty and would fit every error")
+        raise SettingsError("pattern: it is empty and would match every error")
     if len(source) > _LONGEST_PATTERN:
         raise SettingsError(f"pattern: longer than {_LONGEST_PATTERN} characters")
     if _NESTED_REPEAT.search(source):
         raise SettingsError(
-            f"pattern: {source!r:.60} repeats a repetition and can take for ever; simplify it"
+            f"pattern: {source!r:.60} has nested repetition and can take exponential time; simplify it"
         )
     try:
         compiled = pattern if isinstance(pattern, re.Pattern) else re.compile(pattern, re.IGNORECASE)
     except re.error as problem:
         raise SettingsError(f"pattern: {source!r:.60} is not a regular expression: {problem}") from None
     if compiled.search(""):
-        raise SettingsError(f"pattern: {source!r:.60} fits the empty text and so every error")
+        raise SettingsError(f"pattern: {source!r:.60} matches the empty text and therefore every error")
     return compiled

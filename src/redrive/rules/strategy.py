@@ -178,10 +178,10 @@ def unmet_conditions(state: Health, options: StrategyOptions | None = None) -> t
 
 _WORDS: Final[Mapping[Check, str]] = MappingProxyType(
     {
-        Check.BREAKER_CLOSED: "what is sent there dies again",
-        Check.CPU_LOW: "the CPU is too busy",
-        Check.MEMORY_LOW: "the memory is too full",
-        Check.DATABASE_REACHABLE: "a database cannot be reached",
+        Check.BREAKER_CLOSED: "redrives to it fail again",
+        Check.CPU_LOW: "CPU usage is too high",
+        Check.MEMORY_LOW: "memory usage is too high",
+        Check.DATABASE_REACHABLE: "a database is unreachable",
     }
 )
 

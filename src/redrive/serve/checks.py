@@ -90,7 +90,7 @@ class StoreCheck:
             async with asyncio.timeout(_WRITE_TIMEOUT.total_seconds()):
                 await self._write()
         except TimeoutError:
-            self._error = f"a small write took longer than {_WRITE_TIMEOUT.total_seconds():g} s"
+            self._error = f"a test write took longer than {_WRITE_TIMEOUT.total_seconds():g} s"
         except RedriveError as error:
             self._error = f"{type(error).__name__}: {error}"
         else:
@@ -104,7 +104,8 @@ class StoreCheck:
             if await self._store.remember(DOCUMENT, body, version=document.version):
                 return
         raise StoreBusyError(
-            "other servers write the health document all the time; is a server started twice?"
+            "the health document is changed by other servers too often; check that no server was "
+            "started twice"
         )
 
 

@@ -118,7 +118,9 @@ class EmbeddedBroker:
                 start_new_session=True,  # Ctrl-C is for us: the broker ends last
             )
         except OSError as error:
-            raise ServiceError(f"the embedded broker cannot be started: {error.strerror or error}") from error
+            raise ServiceError(
+                f"the embedded broker could not be started: {error.strerror or error}"
+            ) from error
         self._process = process
         assert process.stdout is not None  # noqa: S101  both are pipes
         assert process.stderr is not None  # noqa: S101
@@ -138,7 +140,7 @@ class EmbeddedBroker:
             await errors
             why = self._last_words[-1].removeprefix("redrive: ") if self._last_words else f"exit code {code}"
             kind = StoreError if code == StoreError.exit_code else ServiceError
-            raise kind(f"the embedded broker does not start: {why}")
+            raise kind(f"the embedded broker did not start: {why}")
         self._readers.append(asyncio.create_task(self._relay(process.stdout)))
         self._failure = None
         self._ports = (int(ready[2]), int(ready[4]))  # clients find it there again

@@ -40,7 +40,7 @@ def queues_at(management: str) -> Look:
                 return [queue.name for queue in msgspec.json.decode(answer.read(), type=list[_Queue])]
         except (OSError, HTTPException, msgspec.MsgspecError) as error:
             raise BrokerUnreachableError(
-                f"the queues of the embedded broker cannot be seen: {error}"
+                f"the queues of the embedded broker cannot be listed: {error}"
             ) from error
 
     return lambda: asyncio.to_thread(ask)

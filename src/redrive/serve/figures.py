@@ -51,7 +51,7 @@ FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
     {
         "redrive_letters_collected": Family("counter", _QUEUE, "Dead letters added to the store."),
         "redrive_letters_duplicate": Family(
-            "counter", _QUEUE, "Dead letters that were in the store already and were not added again."
+            "counter", _QUEUE, "Dead letters that were already in the store and were not added again."
         ),
         "redrive_letters_separated": Family(
             "counter",
@@ -69,12 +69,12 @@ FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
         ),
         "redrive_send_failures": Family("counter", _BROKER, "Redrives that the broker did not accept."),
         "redrive_redrives_unconfirmed": Family(
-            "counter", _BROKER, "Redrives without verdict or death within the verdict timeout."
+            "counter", _BROKER, "Redrives without verdict or dead letter within the verdict timeout."
         ),
         "redrive_redrives_without_consumer": Family(
-            "counter", _BROKER, "Redrives whose consumer group does not exist any more; pending again."
+            "counter", _BROKER, "Redrives whose consumer group no longer exists; pending again."
         ),
-        "redrive_letters_parked": Family("counter", _BROKER, "Letters that workers left to a person."),
+        "redrive_letters_parked": Family("counter", _BROKER, "Letters that workers parked for a person."),
         "redrive_letters_deferred": Family(
             "counter", _BROKER, "Letters that workers claimed and released, because a condition was not met."
         ),
@@ -83,10 +83,12 @@ FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
         ),
         "redrive_letters_resolved": Family("counter", _BROKER, "Letters resolved by a verdict."),
         "redrive_letters_presumed_resolved": Family(
-            "counter", _BROKER, "Letters presumed resolved: their redrive was consumed, and nothing died."
+            "counter",
+            _BROKER,
+            "Letters presumed resolved: their redrive was consumed, and no dead letter arrived.",
         ),
         "redrive_stale_writes": Family(
-            "counter", _BROKER, "Writes of workers that came after their lease had expired."
+            "counter", _BROKER, "Writes of workers after their lease had expired."
         ),
         "redrive_verdicts_rejected": Family(
             "counter", ("broker", "reason"), "Verdicts that resolved no letter, by reason."
@@ -107,7 +109,7 @@ FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
         "redrive_leases_expired": Family(
             "counter", (), "Letters whose worker did not finish before its lease expired; pending again."
         ),
-        "redrive_letters_deleted": Family("counter", (), "Letters deleted by the retention."),
+        "redrive_letters_deleted": Family("counter", (), "Letters deleted by retention."),
         "redrive_letters_archived": Family("counter", (), "Failed letters moved to archive files."),
         "redrive_change_log_deleted": Family(
             "counter", (), "Entries of the change log deleted because of age or size."
@@ -115,7 +117,7 @@ FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
         "redrive_alerts": Family("counter", ("notifier", "outcome"), "Notifications, by outcome."),
         "redrive_service_failures": Family("counter", ("service",), "Failures and restarts of a service."),
         "redrive_breaker_open": Family(
-            "gauge", ("broker", "source"), "1 while the circuit breaker holds redrives to a source back."
+            "gauge", ("broker", "source"), "1 while the circuit breaker holds back redrives to a source."
         ),
         "redrive_backlog": Family("gauge", ("state",), "Letters in the store, by state."),
         "redrive_backlog_by_error_type": Family(
@@ -130,7 +132,7 @@ FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
         ),
         "redrive_incidents_open": Family("gauge", ("severity",), "Open incidents that were reported."),
         "redrive_resolution_ratio": Family(
-            "gauge", ("arrived",), "Share of resolved letters among those that arrived in that day."
+            "gauge", ("arrived",), "Share of resolved letters among those that arrived on that day."
         ),
         "redrive_time_in_dlq_mean_seconds": Family(
             "gauge", (), f"Mean time from arrival to resolution of the last {_MAX_RESOLVED} resolved letters."
@@ -312,7 +314,7 @@ class _Samples:
     def add(self, name: str, value: float, *labels: str) -> None:
         """Add the value of one metric with these labels."""
         if len(labels) != len(FAMILIES[name].labels):
-            raise ValueError(f"{name} has the labels {FAMILIES[name].labels}")
+            raise ValueError(f"metric {name} requires the labels {FAMILIES[name].labels}")
         self._families[name].add_metric([label(each) for each in labels], value)
 
     def collect(self) -> Iterable[Metric]:

@@ -30,7 +30,7 @@ class ServeLock:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StoreReadOnlyError(
-                f"{path} cannot be written: {error.strerror}; give the server a directory that it may write"
+                f"{path} cannot be written: {error.strerror}; choose a data directory that is writable"
             ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -38,7 +38,7 @@ class ServeLock:
             holder = _holder(descriptor)
             os.close(descriptor)
             raise StoreBusyError(
-                f"another redrive serve{holder} runs on {store}; stop it, or give this one another store"
+                f"another redrive serve{holder} is using {store}; stop it, or use another store"
             ) from None
         except OSError as error:
             os.close(descriptor)

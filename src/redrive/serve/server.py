@@ -230,7 +230,8 @@ def store_of(settings: Settings) -> StoreOptions:
     store = check_url(settings.store)
     if store.url.startswith("http:"):
         raise SettingsError(
-            f"store.url = '{hide_secrets(store.url):.60}' is the store of another server; give this one sqlite:FILE or postgresql://…"
+            f"store.url = '{hide_secrets(store.url):.60}' is the store of another server; set store.url "
+            "to sqlite:FILE or postgresql://…"
         )
     if store.url != StoreOptions().url:
         return store

@@ -65,8 +65,8 @@ def check_loopback(host: str) -> None:
     """Refuse to be reached by others."""
     if not is_loopback_name(host):
         raise SettingsError(
-            f"server.host = '{host:.60}' is not an address of this machine alone; "
-            "without authentication only 127.0.0.1, ::1 and localhost will do"
+            f"server.host = '{host:.60}' is not a loopback address; the server has no authentication, so "
+            "only 127.0.0.1, ::1 and localhost are allowed"
         )
 
 
@@ -132,7 +132,7 @@ def store_routes(
     async def prove(request: Request) -> Response:
         nonce = request.query_params.get("nonce", "")
         if not _MIN_NONCE_CHARS <= len(nonce) <= _MAX_NONCE_CHARS:
-            return Response("ask with a nonce of 16 to 128 characters\n", HTTPStatus.BAD_REQUEST)
+            return Response("the nonce must have 16 to 128 characters\n", HTTPStatus.BAD_REQUEST)
         told = wire.KeyProof(proof_of(access.key, nonce), None if access.file is None else str(access.file))
         return Response(msgspec.json.encode(told), media_type="application/json")
 
@@ -157,7 +157,7 @@ def store_routes(
             if verb not in wire.VERBS:
                 raise SettingsError(f"the store has no verb '{verb:.60}'{use_instead(verb, wire.VERBS)}")  # noqa: TRY301
             if request.headers.get("content-type") != wire.CONTENT_TYPE:
-                raise FormatError(f"the store is asked with the content type {wire.CONTENT_TYPE}")  # noqa: TRY301
+                raise FormatError(f"requests to the store must have the content type {wire.CONTENT_TYPE}")  # noqa: TRY301
             found = await wire.answer(store, verb, await _body(request, limits), limits)
         except RedriveError as error:
             status = _STATUS.get(type(error), HTTPStatus.SERVICE_UNAVAILABLE)
@@ -166,7 +166,7 @@ def store_routes(
             return Response(status_code=HTTPStatus.BAD_REQUEST)  # an aborted upload; nobody reads the answer
         except Exception as error:  # noqa: BLE001  whoever asked is told, whatever it is
             _LOG.exception("store request failed verb=%s", verb)
-            told = StoreError(f"the server failed: {type(error).__name__}; its log has the error")
+            told = StoreError(f"internal server error: {type(error).__name__}; see the log of the server")
             return Response(
                 wire.error_out(told), HTTPStatus.INTERNAL_SERVER_ERROR, media_type=wire.CONTENT_TYPE
             )

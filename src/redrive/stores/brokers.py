@@ -105,8 +105,8 @@ def check_same(name: str, known: KnownBroker, found: KnownBroker) -> None:
     if known.kind == found.kind and same_cluster:
         return
     raise BrokerConflictError(
-        f"broker name '{name}' belongs to {known.describe()}, and this is {found.describe()}; give this broker "
-        f"another name (broker.name), or release the name with: redrive brokers forget {name}"
+        f"broker name '{name}' belongs to {known.describe()}, but this is {found.describe()}; set "
+        f"another broker.name, or release the name with: redrive brokers forget {name}"
     )
 
 
@@ -122,8 +122,8 @@ def check_one_name(name: str, found: KnownBroker, brokers: Brokers, now: datetim
         )
         if other != name and same and known.is_served(now):
             raise BrokerConflictError(
-                f"this broker ({found.describe()}) is served as '{other}' by another server, and is called '{name}' "
-                f'here; use one name on all servers of a cluster: broker.name = "{other}"'
+                f"this broker ({found.describe()}) is served as '{other}' by another server, but is named "
+                f"'{name}' here; use one name on all servers of a cluster: broker.name = \"{other}\""
             )
 
 

@@ -37,7 +37,7 @@ HIGHEST_PRIORITY: Final = 2**31 - 1
 def check_lease(lease: timedelta) -> None:
     """A lease is longer than nothing and ends some day."""
     if not timedelta(0) < lease <= LONGEST_LEASE:
-        raise SettingsError(f"a lease of {lease} is not between 0 and {LONGEST_LEASE.days} days")
+        raise SettingsError(f"lease must be between 0 and {LONGEST_LEASE.days} days, not {lease}")
 
 
 def check_limit(limit: int, largest: int) -> None:
@@ -104,7 +104,7 @@ def check_letter(letter: DeadLetter) -> None:
     ):
         raise LetterInvalidError(f"letter {letter.id}: a time has no time zone; use UTC")
     if not 0 <= letter.retry_count < 2**31:
-        raise LetterInvalidError(f"letter {letter.id}: a retry count of {letter.retry_count} is impossible")
+        raise LetterInvalidError(f"letter {letter.id}: retry_count cannot be {letter.retry_count}")
     if not 0 <= letter.prior_redrives < 2**31:
         raise LetterInvalidError(
             f"letter {letter.id}: prior_redrives must be between 0 and 2147483647, not {letter.prior_redrives}"
@@ -116,7 +116,7 @@ def check_tags(tags: tuple[str, ...]) -> None:
     for tag in tags:
         check_name("a tag", tag)
     if len(set(tags)) != len(tags):
-        raise SettingsError(f"the same tag stands twice in {', '.join(tags)}")
+        raise SettingsError(f"duplicate tag in {', '.join(tags)}")
 
 
 def check_change(change: Change) -> None:
@@ -167,9 +167,9 @@ def _text_problem(text: str) -> str | None:
     if text.isascii() and len(text) <= LONGEST_TEXT and "\x00" not in text:
         return None
     if len(text) > LONGEST_TEXT:
-        return f"has {len(text)} characters; at most {LONGEST_TEXT} can be stored"
+        return f"has {len(text)} characters; the limit is {LONGEST_TEXT}"
     if "\x00" in text:
-        return "holds a NUL character, which databases do not store"
+        return "contains a NUL character, which databases cannot store"
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -90,9 +90,7 @@ def pack_content(letter: DeadLetter, *, max_ratio: int | None = None) -> bytes:
     except (ValueError, TypeError, OverflowError, RecursionError, RedriveError) as error:
         raise LetterInvalidError(f"letter {letter.id}: its message cannot be stored: {error}") from error
     if len(content) > LARGEST:
-        raise LetterInvalidError(
-            f"letter {letter.id} has {len(content)} bytes; at most {LARGEST} can be stored"
-        )
+        raise LetterInvalidError(f"letter {letter.id} has {len(content)} bytes; the limit is {LARGEST} bytes")
     return _compress(content, max_ratio)
 
 
@@ -142,9 +140,11 @@ def unpack_failure(data: bytes, budget: ExpansionBudget | None = None) -> Failur
 def check_sum(data: bytes) -> None:
     """What was packed is as it was, or a `FormatError` says that it is not."""
     if data[:1] not in {_PLAIN, _ZSTD}:
-        raise FormatError("a stored letter is packed in a way this redrive does not know; upgrade redrive")
+        raise FormatError("a stored letter has an unknown format; upgrade redrive")
     if data[1:_START] != crc32(memoryview(data)[_START:]).to_bytes(4):
-        raise FormatError("a stored letter has changed since it was written; restore it from a backup")
+        raise FormatError(
+            "a stored letter was modified or damaged after it was written; restore it from a backup"
+        )
 
 
 def _compress(data: bytes, max_ratio: int | None = None) -> bytes:

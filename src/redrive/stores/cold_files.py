@@ -83,9 +83,11 @@ def line_of(letter: DeadLetter) -> bytes:
         content = to_json(letter)
         again = from_json(content, version=VERSION)
     except (ValueError, TypeError, RecursionError, OverflowError, FormatError) as error:
-        raise LetterInvalidError(f"letter {letter.id} cannot be written to a cold file: {error}") from error
+        raise LetterInvalidError(
+            f"letter {letter.id} cannot be written to an archive file: {error}"
+        ) from error
     if again != letter:
-        raise LetterInvalidError(f"letter {letter.id} cannot be written to a cold file: it would be changed")
+        raise LetterInvalidError(f"letter {letter.id} cannot be written to an archive file without loss")
     return _sealed(b"letter", content)
 
 
@@ -97,7 +99,7 @@ def write(directory: Path, letters: Iterable[DeadLetter], *, day: date) -> Path:
 def write_lines(directory: Path, lines: Sequence[bytes], *, day: date) -> Path:
     """A new file of what `line_of` gave, safe on the disk."""
     if not lines:
-        raise StoreError("a cold file without a letter is not written")
+        raise StoreError("an archive file must contain at least one letter")
     try:
         make_private_directory(directory)
         handle, name = tempfile.mkstemp(".tmp", f"{_TEMPORARY}{day.isoformat()}-", directory)
@@ -168,9 +170,9 @@ def _sync(directory: Path) -> None:
 
 
 def _translated(error: OSError, place: Path) -> StoreError:
-    told = f"cold files cannot be written to {place}: {error.strerror or error}"
+    told = f"archive files cannot be written to {place}: {error.strerror or error}"
     if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
-        return StoreFullError(f"{told}; make room")
+        return StoreFullError(f"{told}; free disk space")
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         return StoreReadOnlyError(f"{told}; make it writable")
     return StoreError(told)
@@ -190,10 +192,10 @@ def read(path: Path, limits: LimitSettings | None = None) -> Iterator[DeadLetter
     version = VERSION
     for number, line in enumerate(_lines(path, limits), 1):
         if ended:
-            raise FormatError(f"{path.name}: something follows the end of the file")
+            raise FormatError(f"{path.name}: unexpected data after the end")
         kind, content = _opened(path, number, line)
         if opened is (kind == b"file"):
-            raise FormatError(f"{path.name}, line {number}: this is not the place for '{kind.decode()}'")
+            raise FormatError(f"{path.name}, line {number}: unexpected '{kind.decode()}'")
         if kind == b"file":
             version = _read_opening(path, content)
             opened = True
@@ -215,16 +217,16 @@ def read(path: Path, limits: LimitSettings | None = None) -> Iterator[DeadLetter
             _check_end(path, content, count, whole.hexdigest())
             ended = True
     if not ended:
-        raise FormatError(f"{path.name} ends after {count} letters, before its last line: it was cut off")
+        raise FormatError(f"{path.name} ends after {count} letters, before its last line: it is truncated")
 
 
 def _opened(path: Path, number: int, line: bytes) -> tuple[bytes, bytes]:
     found = _LINE.fullmatch(line, 0, len(line) - 1) if line.endswith(b"\n") else None
     if found is None:
-        raise FormatError(f"{path.name}, line {number}: not a line of a cold file, or not all of it")
+        raise FormatError(f"{path.name}, line {number}: not a complete line of an archive file")
     total, kind, content = found.groups()
     if _sum(kind + content) != total:
-        raise FormatError(f"{path.name}, line {number}: it has changed since it was written")
+        raise FormatError(f"{path.name}, line {number}: it was modified or damaged after it was written")
     return kind, content
 
 
@@ -232,7 +234,7 @@ def _read_opening(path: Path, content: bytes) -> int:
     """The version of the file, if it is one that can be read."""
     opening: _Opening = _decoded(path, content, _Opening)
     if opening.format != FORMAT:
-        raise FormatError(f"{path.name} holds '{opening.format:.40}', not letters")
+        raise FormatError(f"{path.name} contains '{opening.format:.40}', not letters")
     if opening.version > VERSION:
         raise FormatError(f"{path.name} was written by a newer redrive (version {opening.version}); upgrade")
     return opening.version
@@ -242,7 +244,7 @@ def _check_end(path: Path, content: bytes, count: int, total: str) -> None:
     end = _decoded(path, content, _End)
     if (end.count, end.sum) != (count, total):
         raise FormatError(
-            f"{path.name} was written with {end.count} letters and holds {count}, or other ones"
+            f"{path.name} was written with {end.count} letters, but contains {count} or different ones"
         )
 
 
@@ -315,14 +317,14 @@ def _expanded(path: Path) -> Iterator[tuple[int, bytes]]:
             stream = ZstdDecompressor(options=_MAX_WINDOW)
             while piece := file.read(_PIECE):
                 if stream.eof:
-                    raise FormatError(f"{path.name}: something follows the end of the file")
+                    raise FormatError(f"{path.name}: unexpected data after the end")
                 yield len(piece), stream.decompress(piece)
             if stream.unused_data:
-                raise FormatError(f"{path.name}: something follows the end of the file")
+                raise FormatError(f"{path.name}: unexpected data after the end")
             if not stream.eof:
-                raise FormatError(f"{path.name} was cut off: its end is missing")
+                raise FormatError(f"{path.name} is truncated: its end is missing")
     except ZstdError as error:
-        raise FormatError(f"{path.name} is damaged or is not a cold file: {error}") from error
+        raise FormatError(f"{path.name} is damaged or is not an archive file: {error}") from error
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror or error}") from error
 

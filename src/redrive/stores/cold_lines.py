@@ -164,7 +164,7 @@ def _from_header(value: Any) -> HeaderValue:
 def _from_typed(pair: Any) -> TypedValue:
     kind, value = pair
     if not isinstance(kind, str):
-        raise FormatError("the name of a type is not a text")
+        raise FormatError("the name of a type is not a string")
     return TypedValue(kind, _from_header(value))
 
 
@@ -221,6 +221,6 @@ def _unmarked(value: Any) -> Any:
             try:
                 return b64decode(value[_ODD], validate=True).decode("utf-8", "surrogatepass")
             except (ValueError, TypeError) as error:
-                raise FormatError(f"odd text cannot be read: {error}") from error
+                raise FormatError(f"encoded text cannot be read: {error}") from error
         return {name: _unmarked(item) for name, item in value.items()}
     return value

@@ -292,7 +292,7 @@ class MemoryStore(Door):
             step = Step.EXHAUST
             if letter.dlq_retry_count + 1 < max_redrives:
                 step, changes["next_retry_at"] = Step.RETRY, now + retry_in
-            changes |= _attempted(letter, "crashed", now, letter.strategy, "the lease ended")
+            changes |= _attempted(letter, "crashed", now, letter.strategy, "the lease expired")
             head = self._change(letter, step, "rescuer", now, detail="crashed", **changes, **_FREE)
             rescued.append(Rescued(letter.id, letter.locked_by or "", head.state))
         return rescued

@@ -33,17 +33,15 @@ NOTHING: Final = Memo()
 
 def check_memo_name(name: str) -> None:
     """A memo's name is a short one."""
-    check_name("the memo's name", name)
+    check_name("the document name", name)
     if len(name) > LONGEST_NAME:
-        raise SettingsError(
-            f"the memo's name has {len(name)} characters; at most {LONGEST_NAME} can be stored"
-        )
+        raise SettingsError(f"the document name has {len(name)} characters; the limit is {LONGEST_NAME}")
 
 
 def check_memo(name: str, body: bytes, version: int) -> None:
     """What is to be remembered can be stored, and the version is one that a memo can have."""
     check_memo_name(name)
     if len(body) > LARGEST_BODY:
-        raise SettingsError(f"the memo has {len(body)} bytes; at most {LARGEST_BODY} can be stored")
+        raise SettingsError(f"the document has {len(body)} bytes; the limit is {LARGEST_BODY} bytes")
     if isinstance(version, bool) or not 0 <= version < 2**63:
-        raise SettingsError(f"a version of {version} is not between 0 and 2^63")
+        raise SettingsError(f"version must be between 0 and 2^63, not {version}")

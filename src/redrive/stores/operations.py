@@ -156,11 +156,12 @@ def check_operation(operation: Operation, ids: Sequence[str]) -> None:
     check_text("the operation's query", operation.query)
     if len(operation.options) > LARGEST_OPTIONS:
         raise SettingsError(
-            f"the operation's options have {len(operation.options)} bytes; at most {LARGEST_OPTIONS} can be stored"
+            f"the operation's options have {len(operation.options)} bytes; the limit is "
+            f"{LARGEST_OPTIONS} bytes"
         )
     if len(ids) > LARGEST_LIST:
         raise SettingsError(
-            f"the operation lists {len(ids)} letters; at most {LARGEST_LIST} can be: narrow the filter"
+            f"the operation lists {len(ids)} letters; the limit is {LARGEST_LIST}: narrow the filter"
         )
     if _all_plain(ids):
         return
@@ -197,7 +198,7 @@ def check_run(runner: str, lease: timedelta) -> None:
 def check_end(state: OperationState, by: str, note: str) -> None:
     """An end is one of those that there are."""
     if state not in _ENDS:
-        raise SettingsError(f"an operation does not end as '{state}'{use_instead(state, _ENDS)}")
+        raise SettingsError(f"an operation cannot end in the state '{state}'{use_instead(state, _ENDS)}")
     check_name("the actor's name", by)
     check_text("the note", note)
 
@@ -205,7 +206,7 @@ def check_end(state: OperationState, by: str, note: str) -> None:
 def check_after(after: int) -> None:
     """A position in a list is not negative, and every database can hold it."""
     if isinstance(after, bool) or not 0 <= after < 2**63:
-        raise SettingsError(f"a position of {after} is not between 0 and 2^63")
+        raise SettingsError(f"the position must be between 0 and 2^63, not {after}")
 
 
 # --- what is said when something is not there ------------------------------------------------------------

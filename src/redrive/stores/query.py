@@ -206,9 +206,9 @@ _VALUE_PART: Final = re.compile(r'"((?:[^"\\]|\\.)*)"|([^,"]+)')
 def parse_query(text: str, *, now: datetime, sort: Sort | None = None) -> Query:
     """The query a person wrote. `now` is what `since:2h` counts back from, `sort` the order if the text has none."""
     if len(text) > _LONGEST_QUERY:
-        raise QueryError(f"the filter has {len(text)} characters; at most {_LONGEST_QUERY} are read")
+        raise QueryError(f"the filter has {len(text)} characters; the limit is {_LONGEST_QUERY}")
     if text != storable(text):
-        raise QueryError("the filter holds characters that are not valid Unicode")
+        raise QueryError("the filter contains characters that are not valid Unicode")
     conditions: list[Condition] = []
     needles: list[str] = []
     sort = sort or Sort()
@@ -284,7 +284,7 @@ def _needle(text: str) -> str:
 
 def _quoted_needle(text: str) -> str:
     if not text.strip():
-        raise QueryError("the filter searches for nothing: put a word between the quotes")
+        raise QueryError("the search text is empty: write a word between the quotes")
     return fold(text)
 
 
@@ -323,7 +323,7 @@ def _condition(name: str, symbol: str, raw: str, now: datetime, *, negated: bool
         if len(parts) > 1:
             raise QueryError(f"'{name}{symbol}' takes one value, not {len(parts)}")
     elif field.kind is FieldKind.TIME:
-        raise QueryError(f"a time is never met exactly: compare '{name}' with >=, >, <= or <")
+        raise QueryError(f"a time cannot be compared with ':'; compare '{name}' with >=, >, <= or <")
     elif any(starred) and field.kind in {FieldKind.TEXT, FieldKind.TAGS}:
         if not all(starred):
             raise QueryError(f"'{name}:{raw:.40}' mixes values with and without '*'; write two filters")
@@ -342,9 +342,9 @@ def _value(name: str, field: Field, text: str, now: datetime) -> Value:
         try:
             return _of_63_bits(int(text))
         except ValueError:
-            raise QueryError(f"'{name}' wants a whole number, not '{text:.40}'") from None
+            raise QueryError(f"'{name}' must be an integer, not '{text:.40}'") from None
         except OverflowError:
-            raise QueryError(f"'{name}' wants a number of at most 63 bits, not '{text:.40}'") from None
+            raise QueryError(f"'{name}' must be an integer of at most 63 bits, not '{text:.40}'") from None
     if field.kind is FieldKind.TIME:
         return _time(name, text, now)
     if field.kind is FieldKind.FLAG:
@@ -355,7 +355,7 @@ def _value(name: str, field: Field, text: str, now: datetime) -> Value:
         value = _prefix(name, text)
         if value not in field.choices:
             known = [choice.removeprefix("dlq_") for choice in field.choices]
-            raise QueryError(f"'{name}' is never '{text}'{use_instead(text, known)}")
+            raise QueryError(f"'{name}' cannot be '{text}'{use_instead(text, known)}")
         return value
     return text
 
@@ -382,7 +382,7 @@ def _day_after(name: str, day: date) -> datetime:
     try:
         return datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
     except OverflowError:
-        raise QueryError(f"'{name}' wants a day before {day}") from None
+        raise QueryError(f"'{name}' must be a date before {day}") from None
 
 
 def _time(name: str, text: str, now: datetime) -> datetime:
@@ -395,7 +395,7 @@ def _time(name: str, text: str, now: datetime) -> datetime:
     try:
         return now + parse_duration(text[1:]) if text.startswith("+") else now - parse_duration(text)
     except (SettingsError, OverflowError):
-        raise QueryError(f"'{name}' wants a time such as 2026-02-11T12:00Z or 2h, not '{text}'") from None
+        raise QueryError(f"'{name}' must be a time such as 2026-02-11T12:00Z or 2h, not '{text}'") from None
 
 
 # --- paging ----------------------------------------------------------------------------------------------

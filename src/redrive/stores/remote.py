@@ -224,8 +224,8 @@ class RemoteStore(Door):
             told = None
         if status != http.HTTPStatus.OK or told is None:
             raise StoreError(
-                f"the server at {self.url} does not prove its key (status {status}); is it a redrive serve of the same "
-                "version?"
+                f"the server at {self.url} did not prove its key (status {status}); check that it is "
+                "redrive serve of the same version"
             )
         if self._key is not None:
             if not server_key.is_proof(self._key, nonce, told.proof):
@@ -261,7 +261,7 @@ class RemoteStore(Door):
             connection.close()
             why = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise StoreError(
-                f"the store at {self.url} does not answer: {why}; does redrive serve run there?"
+                f"the store at {self.url} does not answer: {why}; check that redrive serve is running there"
             ) from error
         return response.status, answer
 
@@ -293,6 +293,7 @@ def _place(url: str) -> tuple[str, int]:
         host = port = parts = None
     if parts is None or parts.scheme != "http" or not host or parts.path not in ("", "/"):
         raise SettingsError(
-            f"store.url = '{hide_secrets(url):.60}' is no server; write http://127.0.0.1:{_DEFAULT_PORT}"
+            f"store.url = '{hide_secrets(url):.60}' is not the URL of a server; write "
+            f"http://127.0.0.1:{_DEFAULT_PORT}"
         )
     return host, _DEFAULT_PORT if port is None else port

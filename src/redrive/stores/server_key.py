@@ -97,7 +97,7 @@ def check_key(key: str) -> str:
     except SettingsError as error:
         raise SettingsError(f"server.key = '{key:.60}' cannot be used: {error}") from None
     if not _KEY.fullmatch(key):
-        raise SettingsError("server.key must be 16 to 512 printable ASCII characters without blanks")
+        raise SettingsError("server.key must be 16 to 512 printable ASCII characters without spaces")
     return key
 
 

@@ -162,7 +162,7 @@ def _letter_in(letter: _Letter, budget: ExpansionBudget | None = None) -> DeadLe
 
 def _named_in(named: _Named, kinds: Mapping[str, type[Any]]) -> Any:
     if named.kind not in kinds:
-        raise FormatError(f"nothing is called '{named.kind:.60}' here; is the other side newer?")
+        raise FormatError(f"unknown type '{named.kind:.60}' ; the other process may have a newer version")
     return msgspec.msgpack.decode(named.value, type=kinds[named.kind])
 
 
@@ -316,7 +316,7 @@ def ask(verb: str, arguments: Mapping[str, Any]) -> bytes:
     try:
         return _pack(VERBS[verb].arguments(**fields))
     except (ValueError, TypeError, OverflowError) as error:
-        raise StoreError(f"'{verb}' cannot be asked for: {error}") from error
+        raise StoreError(f"'{verb}' cannot be encoded: {error}") from error
 
 
 async def answer(store: Store, verb: str, question: bytes, limits: LimitSettings = _DEFAULT_LIMITS) -> bytes:
@@ -329,7 +329,7 @@ async def answer(store: Store, verb: str, question: bytes, limits: LimitSettings
             budget = ExpansionBudget(limits)
             arguments["letters"] = [_letter_in(letter, budget) for letter in arguments["letters"]]
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise FormatError(f"the question for '{verb}' cannot be read: {error}") from error
+        raise FormatError(f"the request '{verb}' cannot be read: {error}") from error
     found = await getattr(store, verb)(**arguments)
     if verb == "load":
         found = [_letter_out(letter) for letter in found]
@@ -343,7 +343,7 @@ def read(verb: str, data: bytes) -> Any:
         return [_letter_in(letter) for letter in found] if verb == "load" else found
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise StoreError(
-            f"the answer to '{verb}' cannot be read: {error}; is the server another version?"
+            f"the answer to '{verb}' cannot be read: {error}; check that the server has the same version"
         ) from error
 
 
@@ -376,7 +376,7 @@ def error_in(data: bytes) -> RedriveError:
     try:
         told = msgspec.msgpack.decode(data, type=_Error)
     except (msgspec.MsgspecError, ValueError):
-        return StoreError("the server failed and did not say why; is it a redrive serve?")
+        return StoreError("the server failed without an error message; check that it is redrive serve")
     kind = getattr(errors, told.kind, None)
     if isinstance(kind, type) and issubclass(kind, RedriveError):
         return kind(told.text)

@@ -91,4 +91,4 @@ def open_transport(url: str, clock: Clock | None = None) -> Transport:
             raise SettingsError("broker URL: Kafka needs confluent-kafka; install redrive[kafka]") from None
         return KafkaTransport(url, clock)
     known = ("amqp", "amqps", "kafka", "kafkas", "memory")
-    raise SettingsError(f"broker URL: no broker is called '{scheme}'{use_instead(scheme, known)}")
+    raise SettingsError(f"broker URL: unknown scheme '{scheme}'{use_instead(scheme, known)}")

@@ -91,7 +91,7 @@ def raise_failed(done: list[Applied]) -> None:
     """Raises what a failed item failed with."""
     for step in done:
         if step.error is not None:
-            raise type(step.error)(f"{step.item.kind} {step.item.name} cannot be made: {step.error}")
+            raise type(step.error)(f"{step.item.kind} {step.item.name} cannot be created: {step.error}")
 
 
 # --- told ---------------------------------------------------------------------------------------------------
@@ -104,14 +104,14 @@ def show(plan: Plan) -> Iterator[str]:
     for item in plan.items:
         yield f"{_MARKS[item.state]} {item.kind:<9}{item.name}{_details(item)}"
         for each in item.differences:
-            yield f"    {each.what} is {told(each.found)}, wanted is {told(each.wanted)}"
+            yield f"    {each.what} is {told(each.found)}, expected {told(each.wanted)}"
         if item.mend:
-            yield f"    mend: {item.mend}"
+            yield f"    fix: {item.mend}"
 
 
 def _details(item: Item) -> str:
     if item.state == "unseen" and item.wanted.harmless_again:
-        return "  (not seen; it is made again, which changes nothing if it is there)"
+        return "  (unknown; created again, which changes nothing if it exists)"
     return f"  ({', '.join(item.wanted.details)})" if item.state == "missing" else ""
 
 

@@ -53,4 +53,4 @@ def upkeep_of(url: str, management_url: str | None = None) -> Upkeep:
                 raise
             raise SettingsError("broker URL: Kafka needs confluent-kafka; install redrive[kafka]") from None
         return KafkaUpkeep(url, management_url)
-    raise SettingsError("broker URL: it begins with amqp://, amqps://, kafka:// or kafkas://")
+    raise SettingsError("broker URL: must start with amqp://, amqps://, kafka:// or kafkas://")

@@ -97,9 +97,9 @@ def serve_metrics(
     from redrive.listening import bind  # noqa: PLC0415  likewise
 
     if type(port) is not int or not 0 <= port <= 65535:
-        raise SettingsError(f"the port for metrics must be a whole number from 0 to 65535, not {port!r:.40}")
+        raise SettingsError(f"the port for metrics must be an integer from 0 to 65535, not {port!r:.40}")
     if not host:
-        raise SettingsError("the host for metrics is empty; give an address, for example 127.0.0.1")
+        raise SettingsError("the host for metrics is empty; set an address, for example 127.0.0.1")
     try:
         place = bind(host, port)
     except OSError as error:
@@ -108,7 +108,7 @@ def serve_metrics(
             f"metrics cannot be served on {host}:{port}: {reason}; choose another port or host"
         ) from error
     except UnicodeError:
-        raise ServiceError(f"metrics cannot be served on {host!r:.80}: that is no address") from None
+        raise ServiceError(f"metrics cannot be served on {host!r:.80}: not a valid address") from None
     return MetricsServer(place, host, prometheus_client.REGISTRY if registry is None else registry, health)
 
 

@@ -35,7 +35,7 @@ class Flood(Generic[K]):
 
     def __init__(self, most: int, rest: Callable[[K, int], None], clock: Clock) -> None:
         if type(most) is not int or most < 1:
-            raise SettingsError(f"lines per second must be a whole number from 1 up, not {most!r:.40}")
+            raise SettingsError(f"lines per second must be an integer of at least 1, not {most!r:.40}")
         self._most = most
         self._rest = rest
         self._clock = clock

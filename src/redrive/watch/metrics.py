@@ -149,8 +149,8 @@ class Metrics(Silent):
             self._registry.register(self)
         except ValueError:
             raise SettingsError(
-                "this Prometheus registry has metrics of these names already; use one Metrics for all consumers, "
-                "or give each a registry of its own"
+                "this Prometheus registry already has metrics with these names; use one Metrics for all "
+                "consumers, or a separate registry for each"
             ) from None
 
     def close(self) -> None:

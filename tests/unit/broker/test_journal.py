@@ -457,7 +457,7 @@ def test_a_missing_segment_is_damage_and_salvage_goes_on_behind_it(directory: Pa
     _, second, *_ = sorted(directory.glob("*.journal"))
     second.unlink()
 
-    with pytest.raises(JournalDamagedError, match="should come next"):
+    with pytest.raises(JournalDamagedError, match="was expected"):
         Journal.open(directory)
 
     state, recovered = opened(directory, salvage=True)
@@ -509,7 +509,7 @@ def test_a_journal_of_another_version_is_refused(directory: Path) -> None:
     content = bytearray(file.read_bytes())
     content[8] = 2
     file.write_bytes(content)
-    with pytest.raises(JournalVersionError, match="is of format 2, this redrive reads 1"):
+    with pytest.raises(JournalVersionError, match="has format 2, but this version of redrive reads format 1"):
         Journal.open(directory)
     with pytest.raises(JournalVersionError):
         Journal.open(directory, salvage=True)
@@ -518,7 +518,7 @@ def test_a_journal_of_another_version_is_refused(directory: Path) -> None:
 def test_a_directory_with_other_things_in_it_is_refused(directory: Path) -> None:
     directory.mkdir()
     (directory / "thesis.txt").write_text("years of work")
-    with pytest.raises(JournalError, match=r"holds 'thesis\.txt', which is no part of a journal"):
+    with pytest.raises(JournalError, match=r"contains 'thesis\.txt', which is not part of a journal"):
         Journal.open(directory)
     assert (directory / "thesis.txt").read_text() == "years of work"
 
@@ -538,7 +538,7 @@ def test_what_an_interrupted_step_left_behind_is_cleaned_away(directory: Path) -
 
 def test_a_second_broker_on_the_same_directory_is_refused_in_one_line(directory: Path) -> None:
     journal, _ = Journal.open(directory)
-    with pytest.raises(JournalBusyError, match="another broker holds the journal") as caught:
+    with pytest.raises(JournalBusyError, match="another broker uses the journal") as caught:
         Journal.open(directory)
     assert "\n" not in str(caught.value)
 
@@ -763,7 +763,7 @@ def test_a_copy_is_never_made_of_damaged_data(directory: Path) -> None:
     content[-300] ^= 1
     oldest.write_bytes(content)
 
-    with pytest.raises(JournalDamagedError, match="a checksum is wrong"):
+    with pytest.raises(JournalDamagedError, match="checksum mismatch"):
         journal.compact_step()
     assert journal.compact_step() is False
     assert oldest.exists()

@@ -290,7 +290,7 @@ CHAT = "[[notifiers]]\nname = 'chat'\ntype = 'slack'\nurl = 'http://127.0.0.1:1/
         (["test", "chatt"], CHAT, "no notifier has the name 'chatt'; did you mean 'chat'?"),
         (["test", "chat", "zzz"], CHAT, "no notifier has the name 'zzz'; use one of chat"),
         (["test", ""], CHAT, "no notifier has the name ''"),
-        (["test"], CHAT.replace("http", "ftp"), "notifier 'chat': webhook: that is no address"),
+        (["test"], CHAT.replace("http", "ftp"), "notifier 'chat': webhook: not a valid URL"),
         (["test"], CHAT.replace("'http://127.0.0.1:1/T0/secret-path'", "'env:NOT_SET'"), "NOT_SET is not set"),
         (["test", "--jsn"], CHAT, "--json"),
         (["rules"], "[[alert_rules]]\nname = 'x'\n", "needs a 'measure'"),

@@ -108,7 +108,7 @@ def test_reference_that_cannot_be_read_is_refused_where_it_is_used_and_by_config
         ('[store]\nurl = "file:empty"', "store.url = 'file:empty': the file empty is empty"),
         ('[store]\nurl = "postgre://h/db"', "is not a store; write sqlite:FILE, postgresql://… or memory:"),
         ('[store]\nurl = "sqlite:"', "store.url = 'sqlite:' is not a store"),
-        ('[broker]\nurl = "ampq://host/"', "no broker is called 'ampq'; did you mean 'amqp'?"),
+        ('[broker]\nurl = "ampq://host/"', "unknown scheme 'ampq'; did you mean 'amqp'?"),
         ('[broker]\nurl = "amqp://host:port/"', "broker URL: "),
         ('[broker]\nurl = "amqp://host/"\nmanagement_url = "host:15672"', "management URL: "),
     ],

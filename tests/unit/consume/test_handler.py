@@ -172,12 +172,12 @@ def union(a: Order | Payment) -> None: ...
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        (no_place, "no_place: takes one message"),
-        (by_name, "'b' can only be given by name"),
-        (two_contexts, "takes one message and, if it likes, one Context"),
-        (missing, "its types cannot be found"),
-        (union, "cannot be given a"),
-        (42, "a handler is a function, not a int"),
+        (no_place, "no_place: must take one message"),
+        (by_name, "'b' is keyword-only"),
+        (two_contexts, "must take one message and optionally one Context"),
+        (missing, "its type annotations cannot be resolved"),
+        (union, "messages cannot be decoded to"),
+        (42, "a handler must be a function, not a int"),
     ],
 )
 def test_what_cannot_be_called_is_refused_at_the_start(function: Any, says: str) -> None:

@@ -312,7 +312,7 @@ async def test_a_handler_that_hangs_is_ended_and_others_go_on() -> None:
         await world.heard.until("completed", 20)
     event = world.heard.events[0]
     assert event.reason == "NonRetryableError"
-    assert event.failure.text == "the handler took longer than its time budget of 30ms"
+    assert event.failure.text == "the handler did not finish within its timeout of 30ms"
 
 
 async def test_a_handler_that_does_not_listen_when_it_is_ended_still_completes() -> None:

@@ -27,7 +27,7 @@ async def test_what_overruns_its_budget_comes_out_as_a_timeout_and_the_task_goes
     slot = slots.open()
 
     for _ in range(2):
-        with pytest.raises(TimeoutError, match="longer than its time budget of 1ms"), slot:
+        with pytest.raises(TimeoutError, match="within its timeout of 1ms"), slot:
             await for_ever()
 
     assert not slot.task.cancelling()
@@ -57,7 +57,7 @@ async def test_something_that_was_waited_for_and_cancelled_does_not_end_the_work
     other = asyncio.get_running_loop().create_future()
     other.cancel()
 
-    with pytest.raises(RuntimeError, match="waited for was cancelled"), slots.open():
+    with pytest.raises(RuntimeError, match="awaited was cancelled"), slots.open():
         await other
 
     slots.close()

@@ -42,8 +42,8 @@ async def test_a_letter_that_comes_dies_again_and_is_resolved_is_told_in_this_or
     await world.settle(Retry(at=world.clock.now()))
     await world.settle(Resolve())
     assert await world.told() == [
-        "payment 4: died again at the 1st redrive",
-        "payment 4: resolved at the 2nd redrive",
+        "payment 4: dead-lettered again after the 1st redrive",
+        "payment 4: resolved by the 2nd redrive",
     ]
     assert await world.told() == []
 
@@ -52,7 +52,7 @@ async def test_a_letter_that_comes_dies_again_and_is_resolved_is_told_in_this_or
     ("outcome", "text", "state"),
     [
         (Park(), "ConnectionRefusedError → parked for a person", LetterState.MANUAL),
-        (Fail(), "failed for good at the 1st redrive", LetterState.FAILED),
+        (Fail(), "failed permanently after the 1st redrive", LetterState.FAILED),
     ],
 )
 async def test_what_is_over_is_told_with_its_state(
@@ -92,7 +92,7 @@ async def test_only_a_verdict_counts_as_resolved_after_a_redrive() -> None:
     await world.settle(Resolve())
     await world.settle(Resolve(presumed=True))
     told = await world.told()
-    assert "payment 5: no word came back: presumed to be resolved" in told
+    assert "payment 5: no verdict arrived: presumed resolved" in told
     assert world.story.summary(1, {}, {}).resolved_after_redrive == 1
 
 

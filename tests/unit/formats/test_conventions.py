@@ -444,7 +444,7 @@ def test_a_suffix_tells_the_source(queue: str, source: str | None) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"recognised_by": ()}, "convention 'ours': say which headers it is recognised by"),
+        ({"recognised_by": ()}, "convention 'ours': 'recognised_by' must name at least one header"),
         (
             {"fields": {"error_txt": "x"}},
             "convention 'ours': unknown fact 'error_txt'; did you mean 'error_text'?",
@@ -457,7 +457,10 @@ def test_a_suffix_tells_the_source(queue: str, source: str | None) -> None:
             {"forms": {"failed_at": "unix_ms"}},
             "convention 'ours': unknown form 'unix_ms'; did you mean 'unix-ms'?",
         ),
-        ({"in_body": True}, "convention 'ours': a body stays as it is, so nothing is taken out of it"),
+        (
+            {"in_body": True},
+            "convention 'ours': 'adds' cannot be used with a JSON body, which is kept unchanged",
+        ),
     ],
 )
 def test_a_row_that_cannot_be_is_refused_in_one_line(change: dict[str, Any], message: str) -> None:

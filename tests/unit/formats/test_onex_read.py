@@ -256,9 +256,9 @@ def test_headers_fill_in_for_a_payload_that_cannot_be_read() -> None:
             "original_message.headers is not a list of names and values",
         ),
         (example_with({"retry_count": -1}), "retry_count is less than zero"),
-        (example_with({"retry_count": True}), "retry_count is not a whole number"),
-        (example_with({"retry_count": float("nan")}), "retry_count is not a whole number"),
-        (example_with({"retry_count": float("inf")}), "retry_count is not a whole number"),
+        (example_with({"retry_count": True}), "retry_count is not an integer"),
+        (example_with({"retry_count": float("nan")}), "retry_count is not an integer"),
+        (example_with({"retry_count": float("inf")}), "retry_count is not an integer"),
         (example_with({"retry_count": 10**30}), "retry_count is too large a number"),
         (example_with({"failure_timestamp": "yesterday"}), "failure_timestamp is not an ISO-8601 time"),
         (

@@ -109,5 +109,5 @@ async def test_service_trims_until_it_is_stopped() -> None:
 
 @pytest.mark.parametrize("options", [{"age": timedelta(0)}, {"max_bytes": 0}, {"every": timedelta(0)}])
 def test_limits_that_would_keep_nothing_are_refused(options: dict[str, object]) -> None:
-    with pytest.raises(SettingsError, match="above zero"):
+    with pytest.raises(SettingsError, match="greater than 0"):
         ChangeLogOptions(**options)  # type: ignore[arg-type]

@@ -67,7 +67,7 @@ async def test_health_check_finds_nothing_wrong_with_a_target_that_is_consumed()
             "orders: 12,000 messages waiting, limit 10,000, replay.max_depth",
         ),
         (TargetState(depth=0, consumers=0), "orders: 0 consumers, at least 1, replay.min_consumers"),
-        (TargetState(depth=0, alarm="low on memory"), "the broker accepts no messages: low on memory"),
+        (TargetState(depth=0, alarm="low on memory"), "the broker blocks publishers: low on memory"),
     ],
 )
 async def test_health_check_names_value_limit_and_setting(state: TargetState, says: str) -> None:
@@ -118,7 +118,7 @@ async def test_health_check_fails_if_most_recent_redrives_died_again(
     world = await a_world(12)
     await redriven(world, died, resolved)
     says = (
-        f"orders: {died} of {died + resolved} redrives died again in the last 15m, limit 60 %, "
+        f"orders: {died} of {died + resolved} redrives failed again in the last 15m, limit 60 %, "
         "replay.max_failure_rate; --canary 5 tries a few first"
     )
     assert await problems(world, Targets()) == ([says] if is_refused else [])

@@ -109,7 +109,7 @@ async def test_replay_reports_letters_that_others_have_claimed_or_closed() -> No
     assert [item.outcome for item in items] == ["failed", "skipped", "skipped", "failed", "sent"]
     details = [item.detail for item in items]
     assert details[0].startswith("it is claimed by worker-1 and was not sent, lease until ")
-    assert details[1] == "it was sent by worker-2 and waits for its verdict"
+    assert details[1] == "it was sent by worker-2 and is waiting for its verdict"
     assert details[2] == "it is resolved already"
     assert details[3].startswith("it is failed")
 
@@ -251,7 +251,7 @@ async def test_it_stops_by_itself_when_too_many_die_again_on_the_way() -> None:
     async with world.consuming(Consumer(world, range(11, 200))):
         done = await drive(world, asyncio.create_task(ran(world, await started(world, options))))
     assert done.state is OperationState.STOPPED
-    assert "died again" in done.note
+    assert "failed again" in done.note
     assert done.recorded < 100
 
 

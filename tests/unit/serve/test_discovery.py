@@ -79,5 +79,5 @@ async def test_a_broker_that_cannot_be_asked_is_no_reason_to_collect_nothing() -
 
 
 async def test_nobody_at_the_management_api_is_an_error_that_says_so() -> None:
-    with pytest.raises(BrokerUnreachableError, match="the queues of the embedded broker cannot be seen"):
+    with pytest.raises(BrokerUnreachableError, match="the queues of the embedded broker cannot be listed"):
         await queues_at("http://127.0.0.1:1/")()

@@ -127,7 +127,7 @@ async def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
     addresses = await one.start()
     port = int(addresses.amqp.rpartition(":")[2].strip("/"))
     other = EmbeddedBroker(tmp_path / "other", SystemClock(), port=port, management_port=0)
-    with pytest.raises(ServiceError, match="the embedded broker does not start: cannot listen on"):
+    with pytest.raises(ServiceError, match="the embedded broker did not start: cannot listen on"):
         await other.start()
     await other.stop()
     await one.stop()

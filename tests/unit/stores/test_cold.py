@@ -196,7 +196,7 @@ def test_threads_may_pack_at_the_same_time() -> None:
 def test_a_way_of_packing_that_is_not_known_asks_for_an_upgrade(
     unpack: Callable[[bytes], Any], number: int
 ) -> None:
-    with pytest.raises(FormatError, match="packed in a way this redrive does not know; upgrade redrive"):
+    with pytest.raises(FormatError, match="a stored letter has an unknown format; upgrade redrive"):
         unpack(bytes([number]) + pack_content(FULL)[1:])
 
 
@@ -252,7 +252,7 @@ def test_any_flipped_bit_is_noticed() -> None:
             with pytest.raises(FormatError):
                 unpack_content(bytes(flipped))
             if bit >= 8:
-                with pytest.raises(FormatError, match="has changed since it was written"):
+                with pytest.raises(FormatError, match="was modified or damaged after it was written"):
                     check_sum(bytes(flipped))
 
 

@@ -160,7 +160,7 @@ def test_headers_as_deep_as_a_store_takes_them_come_back(tmp_path: Path) -> None
 
 def test_a_letter_that_would_be_changed_is_not_written(tmp_path: Path) -> None:
     letter = msgspec.structs.replace(a_letter(), system_state=SystemState(float("nan"), 0.5))
-    with pytest.raises(LetterInvalidError, match="cannot be written to a cold file"):
+    with pytest.raises(LetterInvalidError, match="cannot be written to an archive file"):
         cold_files.write(tmp_path, [letter], day=DAY)
     assert names_in(tmp_path) == []
 
@@ -219,7 +219,7 @@ def test_what_killed_writers_left_is_swept_when_it_is_old(tmp_path: Path) -> Non
 
 def test_a_directory_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="cold files cannot be written to"):
+    with pytest.raises(StoreError, match="archive files cannot be written to"):
         cold_files.write(tmp_path / "file", letters(1), day=DAY)
 
 
@@ -228,7 +228,7 @@ def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StoreFullError, match="make room"):
+    with pytest.raises(StoreFullError, match="free disk space"):
         cold_files.write(tmp_path, letters(1), day=DAY)
     assert names_in(tmp_path) == []
 
@@ -245,7 +245,7 @@ def test_a_file_system_without_links_is_served_by_a_rename(
 
 
 def test_an_empty_file_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="without a letter"):
+    with pytest.raises(StoreError, match="at least one letter"):
         cold_files.write(tmp_path, [], day=DAY)
 
 
@@ -303,16 +303,16 @@ def test_a_line_that_was_changed_added_or_lost_is_noticed(tmp_path: Path) -> Non
     path = cold_files.write(tmp_path, letters(3), day=DAY)
     opening, one, two, three, end = lines_in(path)
     cases = {
-        "line 3: it has changed": [opening, one, changed(two, b"12345", b"12346"), three, end],
-        "was written with 3 letters and holds 2": [opening, one, three, end],
-        "or other ones": [opening, two, one, three, end],
-        "was written with 3 letters and holds 4": [opening, one, two, three, three, end],
+        "line 3: it was modified or damaged": [opening, one, changed(two, b"12345", b"12346"), three, end],
+        "was written with 3 letters, but contains 2": [opening, one, three, end],
+        "or different ones": [opening, two, one, three, end],
+        "was written with 3 letters, but contains 4": [opening, one, two, three, three, end],
         "before its last line": [opening, one, two, three],
-        "line 1: this is not the place for 'letter'": [one, two, three, end],
-        "something follows": [opening, one, two, three, end, one],
-        "line 2: this is not the place for 'file'": [opening, opening, one, two, three, end],
-        "not a line of a cold file": [opening, b"{}\n", end],
-        "or not all of it": [opening, one[:-9]],
+        "line 1: unexpected 'letter'": [one, two, three, end],
+        "unexpected data after the end": [opening, one, two, three, end, one],
+        "line 2: unexpected 'file'": [opening, opening, one, two, three, end],
+        "line 2: not a complete line of an archive file": [opening, b"{}\n", end],
+        "not a complete line of an archive file": [opening, one[:-9]],
     }
     for told, lines in cases.items():
         assert told in give(as_file(path, lines))[1]
@@ -328,7 +328,7 @@ def test_two_files_in_one_are_noticed(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes() * 2)
     found, told = give(path)
     assert len(found) == 2
-    assert "something follows" in told
+    assert "unexpected data after the end" in told
 
 
 @given(st.binary(max_size=300))

@@ -159,5 +159,5 @@ def test_a_bomb_costs_little_memory_and_is_refused_with_the_limit(tmp_path: Path
     )
     grown, _, said = done.stdout.partition(" ")
     assert int(grown) < 200, said
-    assert "raise limits." in said or "nest" in name or "not a line" in said, said
+    assert "raise limits." in said or "nest" in name or "not a complete line" in said, said
     assert "accepted" not in said

@@ -34,12 +34,12 @@ def test_a_name_within_the_limits_is_fine(length: int, letter: str) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("", "the memo's name is empty"),
-        (" \n", "the memo's name is empty"),
-        ("a\x00", "the memo's name holds a NUL character"),
-        ("\ud800", "the memo's name is not valid Unicode"),
-        ("x" * 201, "the memo's name has 201 characters; at most 200 can be stored"),
-        ("🙂" * 201, "the memo's name has 201 characters; at most 200 can be stored"),
+        ("", "the document name is empty"),
+        (" \n", "the document name is empty"),
+        ("a\x00", "the document name contains a NUL character"),
+        ("\ud800", "the document name is not valid Unicode"),
+        ("x" * 201, "the document name has 201 characters; the limit is 200"),
+        ("🙂" * 201, "the document name has 201 characters; the limit is 200"),
     ],
     ids=["empty", "blank", "NUL", "surrogate", "long", "long in any alphabet"],
 )
@@ -56,7 +56,7 @@ def test_a_memo_within_the_limits_is_fine(size: int, version: int) -> None:
 
 @pytest.mark.parametrize("version", [-1, -(2**63), 2**63, 2**64, True, False])
 def test_a_version_that_no_memo_has_is_refused(version: int) -> None:
-    refused(lambda: check_memo("alarm", b"", version), f"a version of {version} is not between 0 and 2^63")
+    refused(lambda: check_memo("alarm", b"", version), f"version must be between 0 and 2^63, not {version}")
 
 
 def test_a_body_beyond_the_limit_is_refused() -> None:
@@ -76,7 +76,7 @@ async def test_a_redrive_from_before_memos_refuses_a_file_that_has_them(
     with monkeypatch.context() as before_memos:
         before_memos.setattr(schema, "migrations", lambda: two)
         with pytest.raises(
-            RedriveError, match=r"written by a newer redrive \(schema \d+, this one knows 2\)"
+            RedriveError, match=r"written by a newer redrive \(schema \d+, this version supports 2\)"
         ):
             await SqliteStore.open(path)
     store = await SqliteStore.open(path)

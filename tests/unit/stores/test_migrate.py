@@ -170,7 +170,7 @@ async def test_interrupted_migration_is_resumed_and_refused_until_then(
     assert is_incomplete(path)
     with monkeypatch.context() as older:
         older.setattr(schema, "migrations", lambda: OLDER)
-        with pytest.raises(StoreVersionError, match=r"newer redrive \(schema 4, this one knows 3\)"):
+        with pytest.raises(StoreVersionError, match=r"newer redrive \(schema 4, this version supports 3\)"):
             prepare(path)
     assert is_incomplete(path)
     assert await all_letters(path) == expected

@@ -89,13 +89,15 @@ def test_what_is_begun_keeps_only_what_was_asked_for() -> None:
 
 
 def test_an_end_that_there_is_not_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(SettingsError, match="does not end as 'running'; use one of done, cancelled, stopped"):
+    with pytest.raises(
+        SettingsError, match="cannot end in the state 'running'; use one of done, cancelled, stopped"
+    ):
         check_end(RUNNING, "ann", "")
 
 
 def test_a_list_may_have_as_many_letters_as_is_said_and_no_more() -> None:
     check_operation(REPLAY, ["a"] * LARGEST_LIST)
-    with pytest.raises(SettingsError, match="lists 1000001 letters; at most 1000000"):
+    with pytest.raises(SettingsError, match="lists 1000001 letters; the limit is 1000000"):
         check_operation(REPLAY, ["a"] * (LARGEST_LIST + 1))
 
 

@@ -68,7 +68,7 @@ async def test_a_url_that_is_none_is_a_wrong_setting(url: str) -> None:
 @pytest.mark.parametrize(
     ("error", "kind", "says"),
     [
-        (asyncpg.DiskFullError("no space"), StoreFullError, "make room"),
+        (asyncpg.DiskFullError("no space"), StoreFullError, "free disk space"),
         (asyncpg.TooManyConnectionsError("sorry"), StoreBusyError, "lower store.pool_size"),
         (asyncpg.QueryCanceledError("statement timeout"), StoreBusyError, "raise store.statement_timeout"),
         (asyncpg.InsufficientPrivilegeError("denied"), StoreReadOnlyError, "grant"),
@@ -76,10 +76,10 @@ async def test_a_url_that_is_none_is_a_wrong_setting(url: str) -> None:
         (asyncpg.DataCorruptedError("page"), StoreDamagedError, "backup"),
         (asyncpg.UndefinedTableError("letters"), StoreDamagedError, "backup"),
         (asyncpg.ProgramLimitExceededError("index row"), LetterInvalidError, "too long"),
-        (asyncpg.AdminShutdownError("bye"), StoreUnreachableError, "does not answer"),
-        (ConnectionRefusedError("refused"), StoreUnreachableError, "does not answer"),
+        (asyncpg.AdminShutdownError("bye"), StoreUnreachableError, "is unreachable"),
+        (ConnectionRefusedError("refused"), StoreUnreachableError, "is unreachable"),
         (TimeoutError(), StoreBusyError, "in time"),
-        (asyncpg.PostgresSyntaxError("at or near\nsomething"), StoreError, "refused it"),
+        (asyncpg.PostgresSyntaxError("at or near\nsomething"), StoreError, "refused the statement"),
         (ZeroDivisionError(), StoreError, "ZeroDivisionError"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
@@ -109,7 +109,9 @@ async def refused(url: str, kind: type[RedriveError], **options: object) -> str:
 async def test_where_no_server_is_that_is_said_at_once() -> None:
     (port,) = free_ports(1)
     said = await refused(f"postgresql://bob:{SECRET}@127.0.0.1:{port}/shop", StoreError)
-    assert said.startswith(f"postgresql://127.0.0.1:{port}/shop does not answer; is the server running")
+    assert said.startswith(
+        f"postgresql://127.0.0.1:{port}/shop is unreachable; check that the server is running"
+    )
 
 
 async def test_a_wrong_password_and_a_database_that_is_not_there_are_told_apart(postgres: Postgres) -> None:
@@ -122,7 +124,7 @@ async def test_a_wrong_password_and_a_database_that_is_not_there_are_told_apart(
 
 
 async def test_looking_at_a_database_without_letters_makes_no_tables(postgres: Postgres) -> None:
-    assert "holds no dead letters" in await refused(postgres.url, StoreError, create=False)
+    assert "has no redrive schema" in await refused(postgres.url, StoreError, create=False)
     assert postgres.psql("SELECT count(*) FROM pg_namespace WHERE nspname = 'redrive'") == "0"
     await (await PostgresStore.open(postgres.url)).close()
     await (await PostgresStore.open(postgres.url, PostgresOptions(create=False))).close()
@@ -155,7 +157,7 @@ async def test_a_database_that_cannot_hold_every_text_is_refused(postgres: Postg
     postgres.psql(f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
     try:
         said = await refused(f"{postgres.url.rpartition('/')[0]}/{name}", StoreError)
-        assert "holds text as LATIN1; make a database with ENCODING 'UTF8'" in said
+        assert "has the encoding LATIN1; create a database with ENCODING 'UTF8'" in said
     finally:
         postgres.psql(f"DROP DATABASE {name} WITH (FORCE)")
 

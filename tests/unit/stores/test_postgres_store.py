@@ -244,7 +244,7 @@ async def test_damage_is_found(store: PostgresStore, postgres: Postgres) -> None
     await store.add(letters(3))
     assert await store.damage() is None
     postgres.psql("UPDATE redrive.bodies SET content = set_byte(content, 20, 0) WHERE letter = 2")
-    assert "has changed since it was written" in (await store.damage() or "")
+    assert "was modified or damaged after it was written" in (await store.damage() or "")
     postgres.psql("DELETE FROM redrive.bodies WHERE letter = 2")
     assert "its message is missing" in (await store.damage() or "")
 

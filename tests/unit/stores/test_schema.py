@@ -248,7 +248,9 @@ async def test_a_file_that_somebody_holds_for_too_long_is_busy(tmp_path: Path) -
     store = await SqliteStore.open(path, SqliteOptions(busy_timeout=timedelta(milliseconds=20)))
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreBusyError, match="is held by another process: try again, or raise busy_timeout"):
+    with pytest.raises(
+        StoreBusyError, match=r"is locked by another process: try again, or raise store\.busy_timeout"
+    ):
         await store.add([a_letter()])
     other.execute("ROLLBACK")
     other.close()
@@ -287,7 +289,9 @@ def test_a_file_of_a_newer_version_is_refused_and_untouched(tmp_path: Path) -> N
     path = tmp_path / "redrive.db"
     prepare(path)
     run_sql(path, f"PRAGMA user_version = {NEWEST + 1}")
-    refused(path, StoreVersionError, f"(schema {NEWEST + 1}, this one knows {NEWEST}); upgrade redrive")
+    refused(
+        path, StoreVersionError, f"(schema {NEWEST + 1}, this version supports {NEWEST}); upgrade redrive"
+    )
 
 
 @pytest.mark.parametrize(
@@ -384,8 +388,10 @@ async def test_a_letter_that_was_changed_behind_our_back_is_found_and_named(
     victim = a_letter("1111").id
     its = f"letter = (SELECT created_at FROM letters WHERE id = '{victim}')"
     run_sql(path, f"UPDATE bodies SET {part} = CAST({part} || 'x' AS BLOB) WHERE {its}")
-    assert (await store.damage() or "").startswith(f"letter {victim}: a stored letter has changed")
-    with pytest.raises(FormatError, match="has changed since it was written"):
+    assert (await store.damage() or "").startswith(
+        f"letter {victim}: a stored letter was modified or damaged"
+    )
+    with pytest.raises(FormatError, match="was modified or damaged after it was written"):
         await store.load([victim])
     run_sql(path, f"DELETE FROM bodies WHERE {its}")
     assert await store.damage() == f"letter {victim}: its message is missing"

@@ -389,7 +389,7 @@ async def test_where_the_database_fails_the_whole_group_is_told_and_nothing_is_l
     writer = Writer(connection, path, one_by_one)
     found = await answers(writer, write("small"), write("x" * 100_000), write("small too"))
     assert [type(one) for one in found] == [StoreFullError] * 3
-    assert "is full: make room on the disk or raise the size limit" in str(found[0])
+    assert "is full: free disk space or raise store.max_bytes" in str(found[0])
     assert await answers(writer, write("next")) == ["next"], "the thread goes on"
     await writer.close()
     assert lines(path) == ["next"]

@@ -8,7 +8,7 @@ from redrive.transports.writing import written
 
 def name_of(publication: Publication) -> str:
     if not publication.target.name:
-        raise FormatError("a record needs a topic to go to; name one")
+        raise FormatError("no topic to publish to; name one")
     return publication.target.name
 
 
@@ -27,7 +27,7 @@ def test_what_cannot_be_written_is_told_why_and_the_others_have_no_error_yet() -
     _, outcomes = written(to("first", "", "third"), name_of)
 
     assert isinstance(outcomes[1], PublishError)
-    assert str(outcomes[1]) == "a record needs a topic to go to; name one"
+    assert str(outcomes[1]) == "no topic to publish to; name one"
     assert (outcomes[0], outcomes[2]) == (None, None)
 
 

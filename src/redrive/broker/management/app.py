@@ -139,7 +139,7 @@ class App:
                 while keep.durable_position() < position:  # noqa: ASYNC110  it ends with the thread that flushes
                     await asyncio.sleep(0.001)
         except TimeoutError:
-            raise RefusalError(503, "service_unavailable", "the journal does not get to disk") from None
+            raise RefusalError(503, "service_unavailable", "the journal cannot be written to disk") from None
 
 
 async def _made(answer: Answer) -> Answer:

@@ -239,8 +239,8 @@ class Link:
                     raise self.translated(error) from error
             if time.monotonic() + wait > end:
                 raise StoreError(
-                    f"{self.name} was lost while it committed, and did not come back in time to say whether it did;"
-                    " look before you repeat it"
+                    f"{self.name} was lost during a commit and was not reachable in time to check the "
+                    "result; check the data before you retry"
                 ) from uncertain
             await asyncio.sleep(wait)
             wait = min(wait * 2, _LONGEST_WAIT)
@@ -334,16 +334,16 @@ class Link:
         for kinds, ours, advice in _ERRORS:
             if isinstance(error, kinds):
                 return ours(f"{self.name} {advice} ({said})")
-        return StoreError(f"{self.name} refused it ({type(error).__name__}: {said})")
+        return StoreError(f"{self.name} refused the statement ({type(error).__name__}: {said})")
 
     def _out_of_time(self) -> StoreError:
         for pool in (self._writing, self._reading):
             if pool is not None and pool.get_size() == pool.get_max_size() and not pool.get_idle_size():
                 return StoreBusyError(
-                    f"{self.name}: all {pool.get_max_size()} connections of one kind were in use for"
-                    f" {self._patience:g} s; raise store.pool_size, or ask less at once"
+                    f"{self.name}: all {pool.get_max_size()} connections of one kind were in use for "
+                    f"{self._patience:g} s; raise store.pool_size, or send fewer requests at once"
                 )
-        return StoreBusyError(f"{self.name} does not answer in time; look at the server and the network")
+        return StoreBusyError(f"{self.name} did not answer in time; check the server and the network")
 
 
 async def _roll_back(connection: Any) -> None:
@@ -388,30 +388,31 @@ _AWAY: Final = (
     asyncpg.InvalidCachedStatementError,  # a newer redrive has migrated under us
     asyncpg.IdleInTransactionSessionTimeoutError,
 )
-_NO_ANSWER: Final = "does not answer; is the server running, and is store.url right?"
+_NO_ANSWER: Final = "is unreachable; check that the server is running, and check store.url"
 _ERRORS: Final[tuple[tuple[Any, type[RedriveError], str], ...]] = (
-    (asyncpg.ClientConfigurationError, SettingsError, "is not what store.url can say"),
+    (asyncpg.ClientConfigurationError, SettingsError, "is not a valid store.url"),
     (
         asyncpg.InvalidAuthorizationSpecificationError,
         StoreError,
-        "does not let us in: check user and password in store.url",
+        "refused the login: check user and password in store.url",
     ),
     (asyncpg.InvalidCatalogNameError, StoreError, "does not exist: create it, or check store.url"),
     (
         asyncpg.InsufficientPrivilegeError,
         StoreReadOnlyError,
-        "does not let us: grant the user CREATE on the database, or make it the owner of the schema redrive",
+        ("refused permission: grant the user CREATE on the database, or make it the owner of the "
+        "schema redrive"),
     ),
     (
         asyncpg.ReadOnlySQLTransactionError,
         StoreReadOnlyError,
-        "cannot be written: name the primary server in store.url",
+        "is read-only: set store.url to the primary server",
     ),
-    (asyncpg.DiskFullError, StoreFullError, "is full: make room on the server's disk"),
+    (asyncpg.DiskFullError, StoreFullError, "is full: free disk space on the server"),
     (
         asyncpg.TooManyConnectionsError,
         StoreBusyError,
-        "has no connection left: lower store.pool_size, or raise max_connections",
+        "has no free connections: lower store.pool_size, or raise max_connections",
     ),
     (
         (asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError),
@@ -426,12 +427,12 @@ _ERRORS: Final[tuple[tuple[Any, type[RedriveError], str], ...]] = (
     (
         (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError),
         StoreDamagedError,
-        "has lost tables of the schema redrive: restore them from a backup",
+        "is missing tables of the schema redrive: restore them from a backup",
     ),
     (
         (asyncpg.ProgramLimitExceededError, asyncpg.DataError),
         LetterInvalidError,
-        "cannot hold it: a text or a body is too long",
+        "cannot store the value: a text or a body is too long",
     ),
     (_AWAY, StoreUnreachableError, _NO_ANSWER),
 )  # fmt: skip

@@ -65,7 +65,7 @@ async def prepare(connection: Any, name: str, *, create: bool, connect: Callable
     found = await _look(connection, name)
     if found.version == 0 and not create:
         raise StoreError(
-            f"{name} holds no dead letters; check store.url, or let redrive create them by using it"
+            f"{name} has no redrive schema; check store.url, or start redrive serve to create it"
         )
     while not found.is_current:
         async with _migration_lock(connection, name):
@@ -126,8 +126,8 @@ async def _migration_lock(connection: Any, name: str) -> AsyncIterator[None]:
         now = time.monotonic()
         if now - started > TIMEOUT.total_seconds():
             raise StoreBusyError(
-                f"{name} is being migrated by another process, which was not finished after {now - started:.0f} s;"
-                " start again later"
+                f"{name} is being migrated by another process, which had not finished after "
+                f"{now - started:.0f} s; try again later"
             )
         if now - logged >= (_LOG_AFTER if logged == started else _LOG_EVERY):
             logged = now
@@ -146,7 +146,9 @@ async def _check_server(connection: Any, name: str) -> None:
     if server < _OLDEST_SERVER:
         raise StoreError(f"{name} is PostgreSQL {server}; redrive needs {_OLDEST_SERVER} or newer")
     if encoding != "UTF8":
-        raise StoreError(f"{name} holds text as {encoding}; make a database with ENCODING 'UTF8' for redrive")
+        raise StoreError(
+            f"{name} has the encoding {encoding}; create a database with ENCODING 'UTF8' for redrive"
+        )
 
 
 async def _look(connection: Any, name: str) -> _Found:
@@ -158,7 +160,8 @@ async def _look(connection: Any, name: str) -> _Found:
         )
         if not ours and tables:
             raise StoreDamagedError(
-                f"{name} has a schema {SCHEMA} of another program; rename that one, or choose another database"
+                f"{name} has a schema {SCHEMA} that belongs to another program; rename it, or use "
+                "another database"
             )
         if not ours:
             return _Found(0)
@@ -169,7 +172,8 @@ async def _look(connection: Any, name: str) -> _Found:
         )
     if version > _newest():
         raise StoreVersionError(
-            f"{name} was written by a newer redrive (schema {version}, this one knows {_newest()}); upgrade redrive"
+            f"{name} was written by a newer redrive (schema {version}, this version supports "
+            f"{_newest()}); upgrade redrive"
         )
     return _Found(version, unfinished)
 

@@ -363,7 +363,7 @@ def rescue_statement(limit: int) -> str:
         f" ready = due <= {NOW}, dlq_retry_count = states.dlq_retry_count + 1, updated_at = {NOW}, {_FREE}"
         " FROM judged WHERE states.number = judged.number),"
         f" tried AS (INSERT INTO attempts SELECT number, dlq_retry_count + 1, locked_at, {NOW}, locked_by, strategy,"
-        " 'crashed', fence, 'the lease ended' FROM judged),"
+        " 'crashed', fence, 'the lease expired' FROM judged),"
         f" lines AS ({CHANGE_LOG} SELECT {NOW}, 'rescuer', id, step, '{LetterState.PROCESSING}', after, 'crashed'"
         " FROM judged ORDER BY lease_until, id)"
         " SELECT id, locked_by, after FROM judged ORDER BY lease_until, id"

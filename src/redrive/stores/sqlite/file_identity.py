@@ -37,8 +37,8 @@ class FileIdentity:
                 found = os.stat(name)  # noqa: PTH116  once per commit; a Path costs as much as the call itself
             except OSError as error:
                 raise StoreReplacedError(
-                    f"{name} was removed while it was in use ({error.strerror}): letters are not accepted; "
-                    "move the file back, or restart redrive to use what is there"
+                    f"{name} was removed while it was in use ({error.strerror}): letters are not "
+                    "accepted; move the file back, or restart redrive to use a new file"
                 ) from None
             if (found.st_dev, found.st_ino) != opened:
                 raise StoreReplacedError(

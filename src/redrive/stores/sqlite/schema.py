@@ -69,7 +69,7 @@ def prepare(
     """Make the file a store of this version, or say why it cannot be one."""
     if not _is_there(path):
         if not create:
-            raise StoreError(f"{path} does not exist; check store.url, or let redrive create it by using it")
+            raise StoreError(f"{path} does not exist; check store.url, or start redrive serve to create it")
         with suppress(OSError):  # connecting fails for the same reason, and reports it
             create_private_file(path)  # SQLite gives its -wal and -shm files the same mode
     connection = connect(path, busy_timeout=busy_timeout, create=True)
@@ -125,7 +125,7 @@ def _is_there(path: Path) -> bool:
             ) from None
         return False
     except ValueError:
-        raise StoreError(f"{path} is not a name that a file can have; choose another store path") from None
+        raise StoreError(f"{path} is not a valid file name; choose another store path") from None
     if start not in {b"", _MAGIC}:
         raise StoreDamagedError(f"{path} is not a database; choose another file for the store")
     return True
@@ -158,28 +158,35 @@ def _check_owner(connection: sqlite3.Connection, path: Path) -> None:
     newest = migrations()[-1][0]
     if version > newest:
         raise StoreVersionError(
-            f"{path} was written by a newer redrive (schema {version}, this one knows {newest}); upgrade redrive"
+            f"{path} was written by a newer redrive (schema {version}, this version supports {newest}); "
+            "upgrade redrive"
         )
 
 
 # SQLite's primary result codes, and what they mean to us.
 _ERRORS: Final[dict[int, tuple[type[StoreError], str]]] = {
-    sqlite3.SQLITE_FULL: (StoreFullError, "is full: make room on the disk or raise the size limit"),
-    sqlite3.SQLITE_IOERR: (StoreError, "cannot be read or written: look at the disk, its quotas and limits"),
+    sqlite3.SQLITE_FULL: (StoreFullError, "is full: free disk space or raise store.max_bytes"),
+    sqlite3.SQLITE_IOERR: (StoreError, "cannot be read or written: check the disk, its quotas and limits"),
     sqlite3.SQLITE_READONLY: (
         StoreReadOnlyError,
-        "cannot be written: check the owner and mode of file and folder",
+        "cannot be written: check owner and mode of the file and its directory",
     ),
     sqlite3.SQLITE_CANTOPEN: (
         StoreReadOnlyError,
-        "cannot be opened: check the owner and mode of file and folder",
+        "cannot be opened: check owner and mode of the file and its directory",
     ),
     sqlite3.SQLITE_PERM: (
         StoreReadOnlyError,
-        "cannot be written: check the owner and mode of file and folder",
+        "cannot be written: check owner and mode of the file and its directory",
     ),
-    sqlite3.SQLITE_BUSY: (StoreBusyError, "is held by another process: try again, or raise busy_timeout"),
-    sqlite3.SQLITE_LOCKED: (StoreBusyError, "is held by another process: try again, or raise busy_timeout"),
+    sqlite3.SQLITE_BUSY: (
+        StoreBusyError,
+        ("is locked by another process: try again, or raise store.busy_timeout"),
+    ),
+    sqlite3.SQLITE_LOCKED: (
+        StoreBusyError,
+        ("is locked by another process: try again, or raise store.busy_timeout"),
+    ),
     sqlite3.SQLITE_CORRUPT: (StoreDamagedError, "is damaged: restore it from a backup"),
     sqlite3.SQLITE_NOTADB: (StoreDamagedError, "is not a database: choose another file for the store"),
 }

@@ -423,7 +423,7 @@ def rescue(db: Connection, retry_in: timedelta, max_redrives: int, limit: int, n
         state: LetterState = columns["state"]
         _update(db, columns, [key], tried=True)
         _write_attempts(
-            db, [(key, count + 1, locked_at, now, worker, strategy, "crashed", fence, "the lease ended")]
+            db, [(key, count + 1, locked_at, now, worker, strategy, "crashed", fence, "the lease expired")]
         )
         write_journal(db, [(now, "rescuer", letter_id, step, LetterState.PROCESSING, state, "crashed")])
         rescued.append(Rescued(letter_id, worker, state))

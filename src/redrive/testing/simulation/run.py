@@ -74,7 +74,7 @@ async def _simulated(
         if not world.watch.broken:
             world.watch.judge()
             _judge_the_calm(world)
-            world.watch.rule(not strange, f"an error that nobody heard: {strange}")
+            world.watch.rule(not strange, f"an unhandled error: {strange}")
     except (BrokenError, StuckError) as error:
         broken = str(error)
     finally:

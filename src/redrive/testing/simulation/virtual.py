@@ -38,7 +38,7 @@ class _Waiting(selectors.BaseSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise StuckError("nothing runs and nobody waits for a time")
+            raise StuckError("deadlock: no task is ready and no timer is set")
         self.passed += max(0.0, timeout)
         return []
 

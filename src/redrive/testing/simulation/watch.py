@@ -253,7 +253,7 @@ class Watch:
         ran = old.lease_until is not None and old.lease_until > now
         was_sent = old.sent_at is not None
         if verb in {"extend", "settle"}:
-            self.rule(old.claim_token in holds, f"{verb}: {name} was changed by somebody whose claim is over")
+            self.rule(old.claim_token in holds, f"{verb}: {name} was changed under a claim that is over")
             self.rule(
                 ran or (verb == "settle" and was_sent),
                 f"{verb}: {name} was changed after its lease had ended",
@@ -407,7 +407,7 @@ class Watch:
         done = self.processed[unit]
         self.rule(done > 0 or kept > 0, f"{name} is lost")
         # What is there twice and is then doubled again is there four times.
-        self.rule(kept <= copies * 2**self.excuses, f"{name} lies in {kept} letters")
+        self.rule(kept <= copies * 2**self.excuses, f"{name} is in {kept} letters")
         if not self.excuses and not self.setbacks:
             # An unconfirmed letter whose redrive was processed counts once.
             kept -= sum(

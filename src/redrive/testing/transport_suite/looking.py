@@ -75,7 +75,7 @@ class Looking(Ground):
         self, transport: Transport, source: Source, place: Any
     ) -> None:
         self.needs(transport.capabilities.delivery_count, "delivery count")
-        self.needs(not self.looking_counts, "way to tell a look of somebody else from a delivery")
+        self.needs(not self.looking_counts, "way to distinguish a peek from a delivery")
         other = await self.open_transport(place)
         await self._look(other, source)
         await other.close()

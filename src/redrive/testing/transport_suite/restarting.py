@@ -25,7 +25,7 @@ class RestartSuite(Ground):
         raise NotImplementedError
 
     async def test_t19_what_was_durable_outlives_the_broker(self, transport: Transport, place: Any) -> None:
-        self.needs(transport.capabilities.survives_restart, "memory of its own")
+        self.needs(transport.capabilities.survives_restart, "separate memory")
         # Given messages of which some are done, some dead, and the rest out
         source = await self.make_source(transport, window=20)
         await self.fill(transport, source, numbered(10))
@@ -54,7 +54,7 @@ class RestartSuite(Ground):
     async def test_t8_a_message_whose_delay_ends_while_the_broker_is_away_is_not_lost(
         self, transport: Transport, place: Any
     ) -> None:
-        self.needs(transport.capabilities.survives_restart, "memory of its own")
+        self.needs(transport.capabilities.survives_restart, "separate memory")
         self.needs(transport.capabilities.delayed_release, "delayed release")
         source = await self.make_source(transport)
         await self.fill(transport, source, numbered(3))
@@ -69,7 +69,7 @@ class RestartSuite(Ground):
             assert [delivery.delivery_count for delivery in found] == [2] * 3
 
     async def test_t23_cluster_id_outlives_the_broker(self, transport: Transport, place: Any) -> None:
-        self.needs(transport.capabilities.survives_restart, "memory of its own")
+        self.needs(transport.capabilities.survives_restart, "separate memory")
         source = await self.make_source(transport)
         await self.fill(transport, source, [b"x"])
         receiver = await transport.receiver(source)

@@ -61,16 +61,19 @@ def diagnose(found: Found, sources: Sequence[Source], retries: Retries | None = 
 def _topic(found: Found, source: Source, _: Sequence[Topic]) -> Iterator[Finding]:
     if source.name in found.topics or source.name in found.hidden:
         return
-    made = f", as one with {found.default_partitions} partition{'s' if found.default_partitions != 1 else ''}"
+    made = f" with {found.default_partitions} partition{'s' if found.default_partitions != 1 else ''}"
     yield Finding(
         rule="topic-missing",
         severity="warning" if found.auto_create else "error",
         subject=f"topic {source.name}",
         text=f"the topic '{source.name}' does not exist",
         loss=(
-            f"Nothing, but nothing can be consumed until somebody writes to it; the brokers then make it{made}."
+            (
+                "No messages are lost, but nothing can be consumed until a producer writes to the topic; "
+                f"the brokers then create it{made}."
+            )
             if found.auto_create
-            else "Records for it cannot be written: their producers get errors, and drop them or stand still."
+            else "Records cannot be written to it: producers get errors, and drop the records or block."
         ),
         mend=PROVISION,
     )
@@ -86,17 +89,20 @@ def _made_by_use(found: Found, source: Source, _: Sequence[Topic]) -> Iterator[F
             rule="topic-made-by-use",
             severity="info",
             subject=f"topic {topic.name}",
-            text=f"'{topic.name}' has the brokers' defaults and nothing of its own: most likely somebody made it by "
-            "writing to it (auto.create.topics.enable)",
-            loss=f"Nothing, but {_few(topic.partitions)}, and a misspelt topic is made as readily.",
-            mend="set auto.create.topics.enable=false on the brokers, and make topics on purpose",
+            text=f"'{topic.name}' has only broker defaults: it was probably created automatically by a "
+            "write (auto.create.topics.enable)",
+            loss=(
+                f"No messages are lost, but {_few(topic.partitions)}, and a misspelled topic name "
+                "would create a topic in the same way."
+            ),
+            mend="set auto.create.topics.enable=false on the brokers, and create topics explicitly",
         )
 
 
 def _few(partitions: int) -> str:
     if partitions == 1:
-        return "one consumer of a group at most has work, because it has one partition"
-    return f"{partitions} consumers of a group at most have work"
+        return "at most one consumer of a group is active, because the topic has one partition"
+    return f"at most {partitions} consumers of a group are active"
 
 
 def _group(found: Found, source: Source, _: Sequence[Topic]) -> Iterator[Finding]:
@@ -105,18 +111,23 @@ def _group(found: Found, source: Source, _: Sequence[Topic]) -> Iterator[Finding
         return
     after = topic.expires_after
     lost = (
-        "Nothing; they wait."
+        "No messages are lost; the records stay in the topic."
         if after is None
-        else f"What nobody consumes within {milliseconds(after)} of its writing is deleted."
+        else (
+            f"Records that are not consumed within {milliseconds(after)} after they were written are deleted."
+        )
     )
     yield Finding(
         rule="group-behind",
         severity="info",
         subject=f"group {group.name}",
-        text=f"{group.behind} record{'s wait' if group.behind > 1 else ' waits'} in '{source.name}', "
-        f"and the group '{group.name}' has no consumer",
+        text=f"{group.behind} record{'s are' if group.behind > 1 else ' is'} waiting in '{source.name}', "
+        f"and the consumer group '{group.name}' has no members",
         loss=lost,
-        mend=f"consume '{source.name}' with this group; another one is named by group= in the URL",
+        mend=(
+            f"start a consumer of '{source.name}' in this group, or set another group with group= in "
+            "the broker URL"
+        ),
     )
 
 
@@ -126,8 +137,11 @@ def _verdicts(found: Found, _: Source, __: Sequence[Topic]) -> Iterator[Finding]
             rule="verdicts-missing",
             severity="warning",
             subject=f"topic {VERDICTS}",
-            text=f"the topic of verdicts '{VERDICTS}' does not exist",
-            loss="Nothing, but what became of a redrive is only presumed, unless a consumer may make the topic.",
+            text=f"the verdict topic '{VERDICTS}' does not exist",
+            loss=(
+                "No messages are lost, but redrives are only presumed resolved, unless a consumer may "
+                "create the topic."
+            ),
             mend=PROVISION,
         )
 

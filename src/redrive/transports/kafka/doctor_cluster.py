@@ -37,9 +37,8 @@ def _one_copy(found: Found, topic: FoundTopic) -> Iterator[Finding]:
         rule="one-copy",
         severity="warning" if several else "info",
         subject=f"topic {topic.name}",
-        text=f"'{topic.name}' has one copy of each record"
-        + ("" if several else ", because the cluster has one broker"),
-        loss="All of its records on a broker are lost with the disk of that broker.",
+        text=f"'{topic.name}' has one replica" + ("" if several else ", because the cluster has one broker"),
+        loss="If the disk of a broker fails, all records of its partitions are lost.",
         mend=more_copies(min(COPIES, found.brokers)) if several else "add brokers to the cluster",
     )
 
@@ -56,18 +55,18 @@ def _in_sync(found: Found, topic: FoundTopic, role: Role) -> Iterator[Finding]:
             rule="min-insync-high",
             severity="error",
             subject=f"topic {topic.name}",
-            text=f"'{topic.name}' wants {least} copies in sync (min.insync.replicas), and has {topic.in_sync} of "
-            f"{topic.replication}",
+            text=f"'{topic.name}' requires {least} in-sync replicas (min.insync.replicas), but "
+            f"{topic.in_sync} of {topic.replication} are in sync",
             loss=stops,
-            mend=mend if least > topic.replication else "bring the brokers back that hold its copies",
+            mend=mend if least > topic.replication else "start the brokers that hold its replicas",
         )
     elif least == topic.replication > 1:
         yield Finding(
             rule="min-insync-high",
             severity="warning",
             subject=f"topic {topic.name}",
-            text=f"'{topic.name}' wants all of its {least} copies in sync (min.insync.replicas)",
-            loss=f"With one broker away: {stops[0].lower()}{stops[1:]}",
+            text=(f"'{topic.name}' requires all of its {least} replicas to be in sync (min.insync.replicas)"),
+            loss=f"While one broker is down: {stops[0].lower()}{stops[1:]}",
             mend=mend,
         )
     elif least == 1 < topic.replication:
@@ -75,9 +74,12 @@ def _in_sync(found: Found, topic: FoundTopic, role: Role) -> Iterator[Finding]:
             rule="min-insync-low",
             severity="warning",
             subject=f"topic {topic.name}",
-            text=f"a record counts as written to '{topic.name}' when one of its {topic.replication} copies has it "
+            text=f"a write to '{topic.name}' is confirmed by one of its {topic.replication} replicas "
             "(min.insync.replicas=1)",
-            loss="While the other brokers are behind or away, what is written is lost with the disk of one.",
+            loss=(
+                "While the other replicas are out of sync, new records are lost if the disk of one "
+                "broker fails."
+            ),
             mend=mend,
         )
 
@@ -85,9 +87,9 @@ def _in_sync(found: Found, topic: FoundTopic, role: Role) -> Iterator[Finding]:
 def _stops(role: Role) -> str:
     match role:
         case "dead letters":
-            return "No dead letter can be written: consuming stands still at the first record that fails."
+            return "No dead letter can be written: consuming stops at the first record that fails."
         case "retry":
-            return "Nothing, but a record cannot be given back for later."
+            return "No messages are lost, but records cannot be retried with a delay."
         case _:
             return "Its producers cannot write with acks=all, and redrive cannot replay to it."
 
@@ -98,8 +100,10 @@ def _unclean(found: Found, topic: FoundTopic) -> Iterator[Finding]:
             rule="unclean-election",
             severity="warning",
             subject=f"topic {topic.name}",
-            text=f"a copy of '{topic.name}' that is behind may become its leader (unclean.leader.election.enable)",
-            loss="Records that were confirmed, and are not in that copy, are gone then.",
+            text=(
+                f"an out-of-sync replica of '{topic.name}' can become leader (unclean.leader.election.enable)"
+            ),
+            loss="Confirmed records that this replica does not have are lost.",
             mend=set_config(found, topic.name, {"unclean.leader.election.enable": "false"}),
         )
 
@@ -111,8 +115,11 @@ def _no_leader(topic: FoundTopic) -> Iterator[Finding]:
             severity="warning",
             subject=f"topic {topic.name}",
             text=f"{topic.leaderless} of {topic.partitions} partitions of '{topic.name}' have no leader",
-            loss="Nothing, but nobody can read or write them until a broker with a copy comes back.",
-            mend="bring the brokers back that hold its copies",
+            loss=(
+                "No messages are lost, but these partitions cannot be read or written until a broker "
+                "with a replica is back."
+            ),
+            mend="start the brokers that hold its replicas",
         )
 
 
@@ -147,31 +154,34 @@ def _needs(found: Found, source: Source, topics: Sequence[Topic]) -> Iterator[_N
     def of(access: Access, name: str, severity: Severity, loss: str) -> _Need:
         return _Need(access, "topic", name, _allowed(found, name), severity, loss)
 
-    yield of("READ", source.name, "error", "Nothing, but nothing can be consumed.")
+    yield of("READ", source.name, "error", "No messages are lost, but nothing can be consumed.")
     yield of(
         "WRITE",
         source.dlq,
         "error",
-        "No dead letter can be written: consuming stands still at the first record that fails.",
+        "No dead letter can be written: consuming stops at the first record that fails.",
     )
-    yield of("READ", source.dlq, "warning", "Nothing, but dead letters cannot be collected.")
-    yield of("WRITE", source.name, "warning", "Nothing, but dead letters cannot be replayed.")
-    yield of("WRITE", VERDICTS, "warning", "Nothing, but what became of a redrive is only presumed.")
+    yield of("READ", source.dlq, "warning", "No messages are lost, but dead letters cannot be collected.")
+    yield of("WRITE", source.name, "warning", "No messages are lost, but dead letters cannot be replayed.")
+    yield of("WRITE", VERDICTS, "warning", "No messages are lost, but redrives are only presumed resolved.")
     for topic in topics:
         if topic.role == "retry":
-            stops = "Nothing, but a record cannot be given back for later."
+            stops = "No messages are lost, but records cannot be retried with a delay."
             yield of("WRITE", topic.name, "warning", stops)
-            yield of(
-                "READ", topic.name, "warning", "A record that was given back for later is not seen again."
-            )
+            yield of("READ", topic.name, "warning", "Records in the retry topic are never delivered again.")
     for name in (source.name, source.dlq):
         if (group := found.groups.get(name)) is not None:
-            loss = f"Nothing, but '{name}' cannot be consumed with this group."
+            loss = f"No messages are lost, but '{name}' cannot be consumed with this group."
             yield _Need("READ", "group", group.name, group.allowed, "error", loss)
     missing = [topic.name for topic in topics if topic.name not in found.topics]
     if missing and found.allowed is not None:
         yield _Need(
-            "CREATE", "cluster", "", found.allowed, "warning", "Nothing, but provision cannot make topics."
+            "CREATE",
+            "cluster",
+            "",
+            found.allowed,
+            "warning",
+            "No messages are lost, but redrive provision cannot create topics.",
         )
 
 

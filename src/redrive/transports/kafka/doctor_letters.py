@@ -39,11 +39,14 @@ def _missing(found: Found, source: Source) -> Finding:
         rule="dlq-missing",
         severity="error",
         subject=f"topic {source.dlq}",
-        text=f"the topic of dead letters '{source.dlq}' of '{source.name}' does not exist",
+        text=f"the dead-letter topic '{source.dlq}' of '{source.name}' does not exist",
         loss=(
-            "The brokers make it with the first dead letter, by their defaults: letters are deleted after a time."
+            (
+                "The first dead letter creates it with the broker defaults, so dead letters are deleted "
+                "when their retention ends."
+            )
             if found.auto_create
-            else "No dead letter can be written: consuming stands still at the first record that fails."
+            else "No dead letter can be written: consuming stops at the first record that fails."
         ),
         mend=PROVISION,
     )
@@ -58,9 +61,11 @@ def _expires(found: Found, dlq: FoundTopic) -> Iterator[Finding]:
         rule="dlq-expires",
         severity="warning" if collected else "error",
         subject=f"topic {dlq.name}",
-        text=f"records in the topic of dead letters '{dlq.name}' are deleted after {milliseconds(after)}"
-        f"{'' if 'retention.ms' in dlq.own else ', as the brokers have it by default'}",
-        loss=f"A dead letter is lost when nobody has collected it {milliseconds(after)} after it was written.",
+        text=f"records in the dead-letter topic '{dlq.name}' are deleted after "
+        f"{milliseconds(after)}{'' if 'retention.ms' in dlq.own else ' (broker default)'}",
+        loss=(
+            f"A dead letter is lost if it is not collected within {milliseconds(after)} after it was written."
+        ),
         mend=set_config(found, dlq.name, {"retention.ms": FOR_EVER}),
     )
 
@@ -72,8 +77,8 @@ def _limited(found: Found, dlq: FoundTopic) -> Iterator[Finding]:
         rule="dlq-limited",
         severity="error",
         subject=f"topic {dlq.name}",
-        text=f"a partition of the topic of dead letters '{dlq.name}' keeps {dlq.limited_to} bytes",
-        loss="When it is full, new dead letters cost the oldest ones.",
+        text=f"a partition of the dead-letter topic '{dlq.name}' keeps at most {dlq.limited_to} bytes",
+        loss="When it is full, the oldest dead letters are deleted.",
         mend=set_config(found, dlq.name, {"retention.bytes": FOR_EVER}),
     )
 
@@ -91,8 +96,13 @@ def _compacted(found: Found, dlq: FoundTopic) -> Iterator[Finding]:
         rule="dlq-compacted",
         severity="error",
         subject=f"topic {dlq.name}",
-        text=f"the topic of dead letters '{dlq.name}' is compacted (cleanup.policy={dlq.setting('cleanup.policy')})",
-        loss="Of several dead letters with one key only the last is kept, and one without a key is refused.",
+        text=(
+            f"the dead-letter topic '{dlq.name}' is compacted "
+            f"(cleanup.policy={dlq.setting('cleanup.policy')})"
+        ),
+        loss=(
+            "Only the last dead letter with each key is kept, and dead letters without a key are rejected."
+        ),
         mend=set_config(found, dlq.name, settings),
     )
 
@@ -105,9 +115,12 @@ def _too_small(found: Found, dlq: FoundTopic, topic: FoundTopic) -> Iterator[Fin
         rule="dlq-too-small",
         severity="warning",
         subject=f"topic {dlq.name}",
-        text=f"'{topic.name}' takes records of {comes} bytes, the topic of dead letters '{dlq.name}' {takes}",
-        loss="The dead letter of a record that is too large only points to it: unless it is collected before, "
-        f"its value is gone {_gone(topic)}.",
+        text=(
+            f"'{topic.name}' accepts records of up to {comes} bytes, the dead-letter topic "
+            f"'{dlq.name}' only {takes} bytes"
+        ),
+        loss="The dead letter of a larger record contains only a reference to it: unless it is collected "
+        f"before, the value is lost {_gone(topic)}.",
         mend=set_config(found, dlq.name, {"max.message.bytes": str(comes + HEADROOM)}),
     )
 
@@ -127,7 +140,10 @@ def _fewer(found: Found, dlq: FoundTopic, topic: FoundTopic) -> Iterator[Finding
         severity="info",
         subject=f"topic {dlq.name}",
         text=f"'{dlq.name}' has {dlq.partitions} of the {topic.partitions} partitions that '{topic.name}' has",
-        loss="Nothing, but a flood of dead letters is written and collected more slowly than records come.",
+        loss=(
+            "No messages are lost, but many dead letters at once are written and collected more "
+            "slowly than records arrive."
+        ),
         mend=more_partitions(found, dlq.name, topic.partitions),
     )
 
@@ -141,9 +157,12 @@ def _waiting(found: Found, dlq: FoundTopic) -> Iterator[Finding]:
         rule="dlq-waiting",
         severity="info",
         subject=f"topic {dlq.name}",
-        text=f"{waiting} dead letter{'s lie' if waiting > 1 else ' lies'} in '{dlq.name}', and nobody collects them",
-        loss="Nothing; they wait.",
-        mend=f"collect '{dlq.name}': redrive serve",
+        text=(
+            f"{waiting} dead letter{'s are' if waiting > 1 else ' is'} waiting in '{dlq.name}', and no "
+            "collector is running"
+        ),
+        loss="No messages are lost; the dead letters stay in the topic.",
+        mend=f"start redrive serve to collect '{dlq.name}'",
     )
 
 
@@ -161,7 +180,7 @@ def retry_topics(found: Found, source: Source, topics: Sequence[Topic]) -> Itera
             subject=f"topic {source.name}",
             text=f"{len(missing)} of {len(names)} retry topics are missing: {', '.join(missing[:3])}"
             f"{' …' if len(missing) > 3 else ''}",
-            loss="Nothing, but a record cannot be given back for later.",
+            loss="No messages are lost, but records cannot be retried with a delay.",
             mend=PROVISION,
         )
     for topic in (found.topics[name] for name in names if name in found.topics):
@@ -170,8 +189,8 @@ def retry_topics(found: Found, source: Source, topics: Sequence[Topic]) -> Itera
                 rule="retry-expires",
                 severity="error",
                 subject=f"topic {topic.name}",
-                text=f"the retry topic '{topic.name}' deletes records by itself",
-                loss="A record that waits there for longer, because its consumers are away, is lost.",
+                text=f"the retry topic '{topic.name}' deletes records by age or size",
+                loss="A record that waits longer, because no consumer is running, is lost.",
                 mend=set_config(
                     found,
                     topic.name,

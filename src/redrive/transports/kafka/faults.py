@@ -26,9 +26,9 @@ _REFUSED: Final = {
     KafkaError.GROUP_AUTHORIZATION_FAILED: "the user may not use this consumer group; grant READ on it by an ACL",
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "the user may not write; grant WRITE on the topic by an ACL",
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "the user may not use transactions; grant WRITE by an ACL",
-    KafkaError.SASL_AUTHENTICATION_FAILED: "user or password are wrong",
-    KafkaError._AUTHENTICATION: "user, password or certificate are wrong",  # noqa: SLF001
-    KafkaError._SSL: "the TLS handshake failed; look at ssl.ca.location",  # noqa: SLF001
+    KafkaError.SASL_AUTHENTICATION_FAILED: "user name or password is wrong",
+    KafkaError._AUTHENTICATION: "user name, password or certificate is wrong",  # noqa: SLF001
+    KafkaError._SSL: "the TLS handshake failed; check ssl.ca.location",  # noqa: SLF001
 }
 # Errors that librdkafka recovers from by itself, and reports repeatedly meanwhile.
 PASSING: Final = frozenset(
@@ -94,13 +94,14 @@ def not_durable(error: KafkaError, topic: str) -> PublishError:
     """The error of a record that was not written, with what to do next."""
     code = error.code()
     if code in _MISSING:
-        return PublishError(f"there is no topic '{topic}', or no such partition of it; run redrive provision")
+        return PublishError(f"topic '{topic}' or the partition does not exist; run redrive provision")
     if code in TOO_LARGE:
         return TooLargeError(f"the record is too large for '{topic}': raise max.message.bytes of the topic")
     if code in _REFUSED:
         return PublishError(f"not written to '{topic}': {_REFUSED[code]}")
     if code in (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT):  # noqa: SLF001
         return PublishError(
-            f"'{topic}' has not confirmed in time; the record may come twice (are enough replicas in sync?)"
+            f"'{topic}' did not confirm the record in time; it may be written twice (check that enough "
+            "replicas are in sync)"
         )
     return PublishError(f"not written to '{topic}': {error.str()}")

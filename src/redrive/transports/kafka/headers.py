@@ -161,8 +161,8 @@ def _wire(name: str, value: HeaderValue) -> bytes | None:
             return value.isoformat().encode()
         case _:
             raise FormatError(
-                f"header '{name}' is a {type(value).__name__}, and Kafka carries text and bytes alone; "
-                "change it or leave it out"
+                f"header '{name}' is a {type(value).__name__}, but Kafka headers can only be text or "
+                "bytes; change it or remove it"
             )
 
 

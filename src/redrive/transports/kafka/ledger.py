@@ -107,7 +107,7 @@ class Ledger:
         if error.code() == KafkaError.OFFSET_METADATA_TOO_LARGE:
             self._note_room //= 2
         elif error.code() not in PASSING:
-            self._tell(f"offset commit failed, it is retried group={self._group}", translated(error))
+            self._tell(f"offset commit failed, retrying group={self._group}", translated(error))
 
     def _places(self, marks: Mapping[Where, Mark]) -> list[TopicPartition]:
         owner, room = self._holdings.owner, self._note_room
@@ -164,7 +164,7 @@ class Ledger:
             self._consumer.commit(offsets=self._places(marks), asynchronous=False)
         except KafkaException as error:
             self._tell(
-                f"offset commit failed, processed messages are delivered again group={self._group}",
+                f"offset commit failed, processed messages will be delivered again group={self._group}",
                 translated(error_of(error)),
             )
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from redrive.transports.kafka.found import Found
 
 # More partitions put a key into another one; copies are spread by hand.
-_SPREAD = "give its partitions more copies with kafka-reassign-partitions.sh, broker by broker as your cluster needs it"
+_SPREAD = "add replicas to its partitions with kafka-reassign-partitions.sh"
 
 
 def set_config(found: Found, topic: str, settings: Mapping[str, str]) -> str:
@@ -40,7 +40,7 @@ def more_partitions(found: Found, topic: str, count: int) -> str:
 
 def more_copies(copies: int) -> str:
     """There is no single command for it."""
-    return f"{_SPREAD}: {copies} each"
+    return f"{_SPREAD} ({copies} per partition)"
 
 
 def allow(found: Found, access: str, kind: str, name: str) -> str:

@@ -42,7 +42,7 @@ _MOMENTS: Final = (
     100  # what takes a moment, such as a coordinator that is just being chosen, is asked so often,
 )
 _MOMENT: Final = 0.05  # so many seconds apart
-_CONFIG_UNSEEN: Final = "settings of the topics {}: the user has no DescribeConfigs on them"
+_CONFIG_UNSEEN: Final = "settings of the topics {}: the user needs DESCRIBE_CONFIGS on them"
 
 
 class Admin:
@@ -199,7 +199,7 @@ async def _defaults(admin: Admin) -> tuple[dict[str, Any], tuple[str, ...]]:
         entries = await admin.answer(answers[resource])
     except KafkaException as error:
         if _is_refusal(error):
-            return {}, ("settings of the brokers: the user has no DescribeConfigs on the cluster",)
+            return {}, ("settings of the brokers: the user needs DESCRIBE_CONFIGS on the cluster",)
         raise translated(error_of(error)) from error
     values = {name: entry.value for name, entry in entries.items()}
     return {
@@ -307,7 +307,7 @@ async def make_missing(admin: Admin, topology: Topology) -> tuple[Item, ...]:
 async def _create(admin: Admin, item: Item) -> None:
     topic = item.wanted
     if not isinstance(topic, Topic):
-        raise TypeError(f"Kafka has no {topic.kind}")
+        raise TypeError(f"Kafka has no resource of kind '{topic.kind}'")
     new = NewTopic(
         topic.name,
         num_partitions=topic.partitions or -1,  # -1: as the broker has it by default

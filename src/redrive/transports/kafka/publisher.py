@@ -57,7 +57,7 @@ class _Batch:
 
 
 _PURGED: Final = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)  # noqa: SLF001
-_UNKNOWN: Final = PublishError("the broker has not answered in time; the record may come twice")
+_UNKNOWN: Final = PublishError("the broker did not answer in time; the record may be written twice")
 
 
 class Publisher:

@@ -420,5 +420,5 @@ def _journey(delivery: KafkaDelivery, counts: bool, not_before: datetime) -> Jou
 
 def _checked(source: Source, window: int) -> int:
     if window < 1:
-        raise SettingsError(f"source '{source.name}': its window has to be at least 1")
+        raise SettingsError(f"source '{source.name}': prefetch must be at least 1")
     return window

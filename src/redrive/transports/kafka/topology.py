@@ -56,8 +56,8 @@ class Topic(Thing, frozen=True, kw_only=True):
     def details(self) -> tuple[str, ...]:
         """How many partitions and copies, and its settings."""
         return (
-            f"partitions {self.partitions or 'by the broker'}",
-            f"copies {self.replication or 'by the broker'}",
+            f"partitions {self.partitions or '(broker default)'}",
+            f"replicas {self.replication or '(broker default)'}",
             *(f"{name}={value}" for name, value in self.config.items()),
         )
 
@@ -89,7 +89,7 @@ def plain_topics(names: Collection[str]) -> Topology:
     """Topics that belong to no source."""
     for name in names:
         if not is_name(name):
-            raise SettingsError(f"a topic cannot be called '{name[:60]}': {_ALLOWED}")
+            raise SettingsError(f"'{name[:60]}' is not a valid topic name: it must have {_ALLOWED}")
     return Topology(topics=tuple(Topic(name=name, role="work") for name in names))
 
 
@@ -98,7 +98,7 @@ def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
-_ALLOWED: Final = "1 to 249 of the characters a-z, A-Z, 0-9, dot, underscore and hyphen"
+_ALLOWED: Final = "1 to 249 characters: a-z, A-Z, 0-9, dot, underscore and hyphen"
 
 
 def _topics(source: Source, retries: Iterable[str]) -> Iterable[Topic]:
@@ -115,15 +115,16 @@ def _check(source: Source) -> None:
     for what, name in {"its name": source.name, "dead_letter_queue": source.dlq}.items():
         if not is_name(name):
             raise SettingsError(
-                f"source '{source.name[:60]}': {what} cannot be '{name[:60]}': a topic has {_ALLOWED}"
+                f"source '{source.name[:60]}': {what} '{name[:60]}' is not a valid topic name: it must "
+                f"have {_ALLOWED}"
             )
     if source.dlq == source.name:
         raise SettingsError(
-            f"source '{source.name}': its dead letters would come back to it; choose another dead_letter_queue"
+            f"source '{source.name}': its dead letters would return to it; set another dead_letter_queue"
         )
     if source.dead_letter == "native":
         raise SettingsError(
-            f"source '{source.name}': Kafka moves no record by itself; leave dead_letter at \"publish\""
+            f"source '{source.name}': Kafka has no native dead-lettering; set dead_letter to 'publish'"
         )
 
 
@@ -134,8 +135,8 @@ def _without_repeats(topics: Iterable[Topic]) -> tuple[Topic, ...]:
         there = found.setdefault(topic.name, topic)
         if there.role != topic.role:
             raise SettingsError(
-                f"the topic '{topic.name}' is wanted for {there.role} and for {topic.role}; "
-                "give one of them another name"
+                f"the topic '{topic.name}' would be used for both {there.role} and {topic.role}; rename "
+                "one of them"
             )
         shared = tuple(dict.fromkeys((*there.like, *topic.like)))
         found[topic.name] = msgspec.structs.replace(there, like=shared)

@@ -216,27 +216,30 @@ class KafkaTransport:
         if self._is_closed:
             raise TransportClosedError(_CLOSED)
         if self._clients is None:
-            raise TransportClosedError("the transport is not open yet; use it by async with")
+            raise TransportClosedError("the transport is not open; open it with 'async with'")
         return self._clients
 
 
 def _outgoing(publication: Publication) -> Outgoing:
     target = publication.target
     if target.exchange:
-        raise FormatError(f"no exchange is called '{target.exchange}': Kafka has none; name a topic")
+        raise FormatError(
+            f"cannot publish to exchange '{target.exchange}': Kafka has no exchanges; name a topic"
+        )
     # "" is AMQP's name for the exchange that leads to the queue its routing key names.
     topic = target.name if target.exchange is None else target.routing_key or target.name
     if publication.message.headers.get(GONE) is not None:
         raise FormatError(
-            "its value was too large to be copied, and its record is gone: there is nothing to send"
+            "its value was too large for the dead-letter topic, and the original record was deleted: "
+            "there is nothing to send"
         )
     if not topic:
-        raise FormatError("a record needs a topic to go to; name one")
+        raise FormatError("no topic to publish to; name one")
     return outgoing(publication.message, topic, target.partition)
 
 
 def _check(source: Source) -> None:
     if source.dead_letter == "native":
         raise SettingsError(
-            f"source '{source.name}': Kafka moves no rejected messages; set dead_letter to 'publish'"
+            f"source '{source.name}': Kafka has no native dead-lettering; set dead_letter to 'publish'"
         )

@@ -31,7 +31,7 @@ class KafkaUpkeep:
     def __init__(self, url: str, management_url: str | None = None) -> None:
         if management_url:
             raise SettingsError(
-                "a management URL is for RabbitMQ; leave out --management-url and broker.management_url"
+                "only RabbitMQ has a management URL; remove --management-url and broker.management_url"
             )
         self._url = parse_url(url)
         self.place = self._url.place

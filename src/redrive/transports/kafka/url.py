@@ -132,7 +132,7 @@ def parse_url(url: str) -> BrokerUrl:
     scheme, separator, rest = url.partition("://")
     scheme = scheme.lower()
     if not separator or scheme not in ("kafka", "kafkas"):
-        raise SettingsError("broker URL: it begins with kafka:// or kafkas://")
+        raise SettingsError("broker URL: must start with kafka:// or kafkas://")
     end = next((at for at, char in enumerate(rest) if char in "/?"), len(rest))
     authority, tail = rest[:end], rest[end:]
     path, _, query = tail.partition("?")
@@ -141,7 +141,7 @@ def parse_url(url: str) -> BrokerUrl:
         raise SettingsError("broker URL: write @ : / ? # % in a user or password as %40 %3A %2F %3F %23 %25")
     if path.strip("/"):
         raise SettingsError(
-            "broker URL: Kafka has no vhosts; name topics as sources, and the group by ?group="
+            "broker URL: Kafka has no vhosts; remove the path, and set the consumer group with ?group="
         )
     login, _, hosts = authority.rpartition("@")
     user, _, password = login.partition(":")
@@ -167,9 +167,11 @@ def _server(text: str) -> str:
     if not host.strip("[]"):
         raise SettingsError("broker URL: a host is missing; write kafka://host1:9092,host2:9092")
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        raise SettingsError("broker URL: an IPv6 address stands in brackets: [::1]:9092")
+        raise SettingsError("broker URL: write an IPv6 address in brackets: [::1]:9092")
     if not port.isascii() or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise SettingsError("broker URL: a port is a number from 1 to 65535; write : in a password as %3A")
+        raise SettingsError(
+            "broker URL: a port must be an integer from 1 to 65535; write : in a password as %3A"
+        )
     return f"{host}:{port}"
 
 
@@ -181,7 +183,7 @@ def _options(query: str) -> tuple[dict[str, str], dict[str, str]]:
     try:
         pairs = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
     except ValueError:
-        raise SettingsError("broker URL: behind the ? stands name=value&name=value") from None
+        raise SettingsError("broker URL: write the options after ? as name=value&name=value") from None
     for name, value in pairs.items():
         if name in _OURS_ALONE:
             raise SettingsError(f"broker URL: {name} cannot be set: {_OURS_ALONE[name]}")
@@ -202,11 +204,11 @@ def _check(name: str, value: str) -> None:
         code = error.args[0]
         if "No such configuration property" in code.str():
             known = (*_OWN, *_WELL_KNOWN)
-            hint = did_you_mean(name, known) or "; it is neither redrive's nor librdkafka's"
+            hint = did_you_mean(name, known) or "; neither redrive nor librdkafka has this option"
             raise SettingsError(f"broker URL: unknown option '{name}'{hint}") from None
         if "Java" in code.str() or "file" in code.str() or name in _SECRETS:
             return  # told when it connects, where it says what is wrong with the file
-        raise SettingsError(f"broker URL: {name} is no {value[:40]!r}: {code.str()}") from None
+        raise SettingsError(f"broker URL: {name} cannot be {value[:40]!r}: {code.str()}") from None
 
 
 def _option(name: str, text: str) -> Any:
@@ -266,19 +268,19 @@ _OWN: Final[dict[str, Callable[[str], Any]]] = {
 # Former names of options; only error messages use them.
 _RENAMED: Final = {"format": "dead_letter_format", "counts": "count_deliveries", "gap": "max_offset_gap"}
 _OURS_ALONE: Final = {
-    "bootstrap.servers": "the brokers stand before the ?",
-    "metadata.broker.list": "the brokers stand before the ?",
+    "bootstrap.servers": "the brokers are written before the ?",
+    "metadata.broker.list": "the brokers are written before the ?",
     "group.id": "write group=",
-    "acks": "a dead letter is durable when all replicas in sync have it",
-    "request.required.acks": "a dead letter is durable when all replicas in sync have it",
-    "enable.idempotence": "it is always on",
-    "enable.auto.commit": "an offset is committed when its record is settled",
-    "enable.auto.offset.store": "an offset is committed when its record is settled",
-    "partition.assignment.strategy": "it is cooperative-sticky",
-    "enable.partition.eof": "redrive needs it",
+    "acks": "redrive requires acks=all, so that dead letters are on all in-sync replicas",
+    "request.required.acks": "redrive requires acks=all, so that dead letters are on all in-sync replicas",
+    "enable.idempotence": "it is always enabled",
+    "enable.auto.commit": "redrive commits an offset when its record is settled",
+    "enable.auto.offset.store": "redrive commits an offset when its record is settled",
+    "partition.assignment.strategy": "it is always cooperative-sticky",
+    "enable.partition.eof": "redrive sets it",
     "transactional.id": "write transactions=true",
-    "sasl.username": "it stands before the @",
-    "sasl.password": "it stands before the @",
+    "sasl.username": "it is written before the @",
+    "sasl.password": "it is written before the @",
 }
 _SECRETS: Final = ("ssl.key.password", "ssl.keystore.password", "ssl.key.pem", "ssl.certificate.pem")
 # Which of librdkafka's options are for one kind of client alone: the other would warn of them.

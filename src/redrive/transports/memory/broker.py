@@ -160,10 +160,10 @@ class MemoryBroker:
     def queue(self, name: str) -> Queue:
         """The queue of this name."""
         if self._away:
-            raise BrokerUnreachableError("the broker in memory was told to leave; let it come back")
+            raise BrokerUnreachableError("the in-memory broker is stopped; start it again")
         if name not in self._queues:
             hint = did_you_mean(name, self._queues) or "; provision it first"
-            raise SourceMissingError(f"no queue is called '{name}'{hint}")
+            raise SourceMissingError(f"queue '{name}' does not exist{hint}")
         return self._queues[name]
 
     def append(self, queue: str, message: Message) -> RedriveError | None:
@@ -175,7 +175,7 @@ class MemoryBroker:
         except BrokerUnreachableError as error:
             return error
         if queue in self._refused:
-            return PublishError(f"queue '{queue}' takes no message: {self._refused[queue]}")
+            return PublishError(f"queue '{queue}' refuses messages: {self._refused[queue]}")
         self._number += 1
         found.put(Entry(self._number, message))
         self._wake()

@@ -202,7 +202,7 @@ class MemoryReceiver:
         if delivery.alive or delivery.settled:
             return None
         return BrokerUnreachableError(
-            f"message {delivery.key} came by a connection that was lost; it comes again"
+            f"message {delivery.key} was received over a connection that was lost; it will be delivered again"
         )
 
     def _settle(self, delivery: MemoryDelivery) -> bool:
@@ -216,7 +216,7 @@ class MemoryReceiver:
 
 def _ours(delivery: Delivery) -> MemoryDelivery:
     if not isinstance(delivery, MemoryDelivery):
-        raise TypeError(f"a {type(delivery).__name__} is no delivery of a memory transport")
+        raise TypeError(f"a {type(delivery).__name__} is not a delivery of the in-memory transport")
     return delivery
 
 
@@ -229,5 +229,5 @@ def _enriched(delivery: MemoryDelivery, death: Death) -> Message:
 
 def _checked_window(window: int) -> int:
     if window < 1:
-        raise SettingsError(f"a window must hold one delivery at least, not {window}")
+        raise SettingsError(f"prefetch must be at least 1, not {window}")
     return window

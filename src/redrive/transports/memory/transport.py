@@ -47,9 +47,9 @@ class MemoryTransport:
     async def open(self) -> None:
         """Connect."""
         if self._closed:
-            raise TransportClosedError("the transport was closed; make a new one")
+            raise TransportClosedError("the transport was closed; create a new one")
         if self.broker.is_away:
-            raise BrokerUnreachableError("the broker in memory was told to leave; let it come back")
+            raise BrokerUnreachableError("the in-memory broker is stopped; start it again")
         self._open = True
 
     async def close(self) -> None:
@@ -118,13 +118,15 @@ class MemoryTransport:
         """T22."""
         self._check_open()
         if self.broker.is_away:
-            raise BrokerUnreachableError("the broker in memory was told to leave; let it come back")
+            raise BrokerUnreachableError("the in-memory broker is stopped; start it again")
         self.broker.make(name)
 
     def _published(self, publication: Publication) -> RedriveError | None:
         target: Target = publication.target
         if target.exchange:
-            return PublishError(f"no exchange is called '{target.exchange}': the broker in memory has none")
+            return PublishError(
+                f"cannot publish to exchange '{target.exchange}': the in-memory broker has no exchanges"
+            )
         # "" is AMQP's name for the exchange that leads to the queue its routing key names.
         queue = target.name if target.exchange is None else target.routing_key or target.name
         return self.broker.append(queue, publication.message)
@@ -133,12 +135,12 @@ class MemoryTransport:
         if self._closed:
             raise TransportClosedError("the transport was closed")
         if not self._open:
-            raise TransportClosedError("the transport is not open yet; use `async with`")
+            raise TransportClosedError("the transport is not open; open it with 'async with'")
 
 
 def _check_source(source: Source) -> None:
     if source.dead_letter == "native":
         raise SettingsError(
-            f"source '{source.name}': the broker in memory moves no rejected messages; "
-            "set dead_letter to 'publish'"
+            f"source '{source.name}': the in-memory broker has no native dead-lettering; set dead_letter "
+            "to 'publish'"
         )

@@ -39,8 +39,8 @@ M = TypeVar("M", bound=m.Method)
 CLOSED: Final = "the connection was closed"
 _ENDED: Final = "the channel was closed"
 AFTER_A_TIMEOUT: Final = (
-    "its unacknowledged messages are delivered again. Limit the time that the handler may take, or raise the consumer "
-    "timeout of the broker"
+    "its unacknowledged messages are delivered again; lower consume.handler_timeout, or raise "
+    "the consumer timeout of the broker"
 )
 _ACK_TIMED_OUT: Final = "delivery acknowledgement on channel"
 
@@ -49,9 +49,9 @@ def refusal(code: int, text: str) -> TransportError:
     """The error for a close of the broker, which already says what is wrong; we add what to do."""
     match code:
         case ReplyCode.NOT_FOUND:
-            return SourceMissingError(f"{text}; make it with redrive provision, or correct the name")
+            return SourceMissingError(f"{text}; create it with redrive provision, or correct the name")
         case ReplyCode.ACCESS_REFUSED:
-            return BrokerRefusedError(f"{text}; give the user this permission, or use another user")
+            return BrokerRefusedError(f"{text}; grant the user this permission, or use another user")
         case ReplyCode.PRECONDITION_FAILED if _ACK_TIMED_OUT in text:  # RabbitMQ before 4.3
             return ConsumerTimeoutError(f"{text}; {AFTER_A_TIMEOUT}")
         case ReplyCode.PRECONDITION_FAILED | ReplyCode.RESOURCE_LOCKED:

@@ -70,7 +70,7 @@ def _work_queue(found: Found, source: Source) -> Iterator[Finding]:
             severity="error",
             subject=subject,
             text=f"the work queue '{source.name}' does not exist",
-            loss="Messages for it are dropped by the broker, unless their publisher asks to be told.",
+            loss="The broker drops messages for it, unless they are published as mandatory.",
             mend=PROVISION,
         )
     elif (why := fleeting(queue)) is not None:
@@ -103,9 +103,12 @@ def _no_exchange(found: Found, source: Source) -> Iterator[Finding]:
         subject=subject,
         text=f"'{source.name}' has no dead-letter exchange, neither by argument nor by policy",
         loss=(
-            'With dead_letter = "native" every dead letter is LOST: the broker drops what is rejected.'
+            'With dead_letter = "native" every dead letter is LOST: the broker drops rejected messages.'
             if rejects
-            else "What the broker itself gives up (delivery limit, rejects of other consumers) is dropped."
+            else (
+                "Messages that the broker itself removes are dropped (delivery limit, rejects of "
+                "other consumers)."
+            )
         ),
         mend=mend,
     )
@@ -115,7 +118,7 @@ def _no_exchange(found: Found, source: Source) -> Iterator[Finding]:
             severity="error",
             subject=subject,
             text=f"'{source.name}' has a length limit, drops its oldest messages and has no dead-letter exchange",
-            loss="When it is full, each new message costs the oldest one.",
+            loss="When it is full, each new message drops the oldest one.",
             mend=mend,
         )
     if (after := queue.number("message-ttl")) is not None:
@@ -124,7 +127,7 @@ def _no_exchange(found: Found, source: Source) -> Iterator[Finding]:
             severity="error",
             subject=subject,
             text=f"messages in '{source.name}' expire after {milliseconds(after)}; it has no dead-letter exchange",
-            loss="What is not consumed in time is dropped.",
+            loss="Messages that are not consumed in time are dropped.",
             mend=mend,
         )
 
@@ -154,17 +157,22 @@ def _limit(found: Found, source: Source) -> Iterator[Finding]:
             severity="warning",
             subject=subject,
             text=f"the quorum queue '{source.name}' has no delivery limit",
-            loss="Nothing, but a message that kills its consumers comes again for ever and keeps others waiting.",
+            loss=(
+                "No messages are lost, but a message that crashes its consumers is redelivered "
+                "forever and blocks the messages behind it."
+            ),
             mend=mend,
         )
     elif limit < source.max_deliveries:
-        to = "dropped" if queue.dlx is None else "moved as it is, without reason and error"
+        to = "dropped" if queue.dlx is None else "dead-lettered by the broker, without reason and error"
         yield Finding(
             rule="delivery-limit-low",
             severity="error" if queue.dlx is None else "warning",
             subject=subject,
-            text=f"the broker gives up after {limit} deliveries, redrive after {source.max_deliveries}",
-            loss=f"A message that fails is {to}, before all its tries were used.",
+            text=(
+                f"the delivery limit of the queue is {limit}, below max_deliveries = {source.max_deliveries}"
+            ),
+            loss=f"A failing message is {to}, before all of its deliveries were used.",
             mend=f"set max_deliveries to {limit} or less, or: {mend}",
         )
 
@@ -178,7 +186,7 @@ def _delays(found: Found, source: Source) -> Iterator[Finding]:
             severity="warning",
             subject=f"queue {source.name}",
             text=f"{len(missing)} of {len(delays)} delay queues are missing: {quoted(missing)}",
-            loss="Nothing, but a delivery cannot be given back for later.",
+            loss="No messages are lost, but deliveries cannot be requeued with a delay.",
             mend=PROVISION,
         )
     for queue in delays:
@@ -191,17 +199,17 @@ def _wrong_delay(source: Source, queue: FoundQueue, should: Queue) -> Iterator[F
     differences = list(queue_differences(queue, should))
     if not differences:
         return
-    told = "; ".join(f"{each.what} is {each.found}, wanted is {each.wanted}" for each in differences)
+    told = "; ".join(f"{each.what} is {each.found}, expected {each.wanted}" for each in differences)
     back = queue.dlx == "" and queue.dlx_key == source.name
     yield Finding(
         rule="delay-wrong",
         severity="warning" if back else "error",
         subject=f"queue {queue.name}",
-        text=f"the delay queue '{queue.name}' is not as it should be: {told}",
+        text=f"the delay queue '{queue.name}' is configured differently: {told}",
         loss=(
-            "Messages given back for later may be lost, or come at another time."
+            "Messages requeued with a delay may be lost, or be delivered at the wrong time."
             if back
-            else f"Messages given back for later do not return to '{source.name}'."
+            else f"Messages requeued with a delay do not return to '{source.name}'."
         ),
         mend=replace_queue(queue.name),
     )
@@ -222,7 +230,7 @@ def _permission(found: Found, source: Source) -> Iterator[Finding]:
             )
     for name in missing:
         if _is_refused(found, "configure", name):
-            loss = "Nothing, but provision cannot make it."
+            loss = "No messages are lost, but redrive provision cannot create it."
             yield _no_permission(found, "configure", f"'{name}'", name, "warning", loss)
 
 
@@ -258,9 +266,9 @@ def _version(found: Found) -> Iterator[Finding]:
         rule="version-unknown",
         severity="info",
         subject=f"RabbitMQ {version}",
-        text=f"RabbitMQ {version} is newer than {known}, the newest version that redrive was tested with",
-        loss=f"Nothing is known; it is treated like {known}.",
-        mend="look for a newer redrive",
+        text=f"RabbitMQ {version} is newer than {known}, the newest version that redrive is tested with",
+        loss=f"No problem is known; redrive treats it like {known}.",
+        mend="check for a newer version of redrive",
     )
 
 
@@ -270,8 +278,11 @@ def _alarms(found: Found) -> Iterator[Finding]:
             rule="alarm",
             severity="warning",
             subject=f"node {alarm.partition(' ')[0]}",
-            text=f"{alarm}: the broker takes no messages",
-            loss="Nothing, but no dead letter can be written: consuming stands still.",
+            text=f"{alarm}: the broker blocks publishers",
+            loss=(
+                "No messages are lost, but no dead letter can be written, so consuming stops at the "
+                "first message that fails."
+            ),
             mend="free memory or disk on that node, or raise its limit",
         )
 

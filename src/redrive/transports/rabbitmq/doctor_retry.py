@@ -37,13 +37,16 @@ def ladders(found: Found) -> Iterator[Finding]:
             rule="retry-ladder-drops",
             severity="error" if counting.limits_carried else "warning",
             subject=f"queue {queue.name}",
-            text=f"messages of '{queue.name}' come back to it through {through}, and its delivery limit is {limit}",
+            text=(
+                f"messages of '{queue.name}' return to it through {through}, and its delivery limit is "
+                f"{limit}"
+            ),
             loss=(
-                f"A message that has failed more than {limit} times, on all rounds together, is dropped by the broker "
-                "without a trace: RabbitMQ takes its next way round for a cycle."
+                f"The broker silently drops a message that has failed more than {limit} times in all "
+                "rounds together: RabbitMQ treats its next round as a dead-letter cycle."
                 if counting.limits_carried
-                else f"A message that is returned more than {limit} times on one round is dropped by the broker "
-                "without a trace: RabbitMQ takes its way round for a cycle."
+                else f"The broker silently drops a message that is returned more than {limit} times in "
+                "one round: RabbitMQ treats the round as a dead-letter cycle."
             ),
             mend=lift_delivery_limit(found, queue),
         )
@@ -102,25 +105,33 @@ def _not_in_force(found: Found, queue: FoundQueue) -> Iterator[Finding]:
         rule="delayed-retry-ignored",
         severity="warning",
         subject=f"queue {queue.name}",
-        text=f"'{queue.name}' asks for delayed retry ({queue.setting('delayed-retry-type')}), but {why}",
-        loss="Nothing, but a message that fails comes again at once.",
-        mend="give it delayed-retry-min in milliseconds, by argument or by policy"
+        text=(
+            f"'{queue.name}' is configured for delayed retry ({queue.setting('delayed-retry-type')}), "
+            f"but {why}"
+        ),
+        loss="No messages are lost, but a failed message is redelivered immediately.",
+        mend="set delayed-retry-min in milliseconds, by argument or by policy"
         if why.startswith("delayed")
-        else "leave delays to the delay queues of redrive, which work on every version and type of queue",
+        else (
+            "remove it and use redrive's delay queues, which work with every RabbitMQ version and queue type"
+        ),
     )
 
 
 def _hides(found: Found, queue: FoundQueue, is_work: bool) -> Iterator[Finding]:  # noqa: FBT001
     if queue.setting("delayed-retry-type") not in _DELAYS_RETURNS:
         return
-    what = "a message that a stopping consumer gives back" if is_work else "a dead letter that is looked at"
+    what = "a message that a stopping consumer releases" if is_work else "a dead letter that was inspected"
     by_argument = "x-delayed-retry-type" in (queue.arguments or {})
     yield Finding(
         rule="delayed-retry-hides",
         severity="warning",
         subject=f"queue {queue.name}",
-        text=f"'{queue.name}' delays what is returned to it, not only what has failed",
-        loss=f"Nothing, but {what} cannot be delivered for at least {queue.number('delayed-retry-min')} ms.",
+        text=f"'{queue.name}' delays all returned messages, not only failed ones",
+        loss=(
+            f"No messages are lost, but {what} cannot be delivered for at least "
+            f"{queue.number('delayed-retry-min')} ms."
+        ),
         mend=replace_queue(queue.name)
         if by_argument
         else set_policy(found, queue, {"delayed-retry-type": "failed"})

@@ -35,14 +35,16 @@ def _way(found: Found, source: Source, exchange: str, fixed: str | None) -> Iter
     if not found.has_exchange(exchange):
         # Ours are not lost: they are published so that the broker has to say where they went (A6).
         lost = (
-            "every dead letter" if source.dead_letter == "native" else "what the broker itself dead-letters"
+            "every dead letter"
+            if source.dead_letter == "native"
+            else "every message that the broker itself dead-letters"
         )
         yield Finding(
             rule="exchange-missing",
             severity="error",
             subject=subject,
             text=f"the dead-letter exchange '{exchange}' of '{source.name}' does not exist",
-            loss=f"The broker drops without a word: {lost} is LOST.",
+            loss=f"The broker drops silently: {lost} is LOST.",
             mend=PROVISION if exchange == source.dlx else f"{PROVISION}, with {_set_exchange(exchange)}",
         )
         return
@@ -75,9 +77,9 @@ def _way(found: Found, source: Source, exchange: str, fixed: str | None) -> Iter
             rule="dead-letters-elsewhere",
             severity="warning",
             subject=f"queue {source.dlq}",
-            text=f"dead letters of '{source.name}' go through '{exchange}' to {quoted(sorted(everything))}, "
-            f"redrive looks into '{source.dlq}'",
-            loss="Nothing is lost, but redrive does not see them.",
+            text=f"dead letters of '{source.name}' go through '{exchange}' to "
+            f"{quoted(sorted(everything))}, but redrive collects from '{source.dlq}'",
+            loss="No messages are lost, but redrive does not collect them.",
             mend=f'set dead_letter_queue = "{min(everything)}" for the source, or: '
             + _join(found, exchange, source, keys),
         )
@@ -109,7 +111,10 @@ def dead_letter_queue(found: Found, source: Source) -> Iterator[Finding]:
             severity="error",
             subject=subject,
             text=f"the dead-letter queue '{source.dlq}' of '{source.name}' does not exist",
-            loss="Dead letters of the broker are dropped; ours cannot be written, so that consuming stands still.",
+            loss=(
+                "Messages that the broker dead-letters are dropped; the consumer cannot publish dead "
+                "letters and stops at the first message that fails."
+            ),
             mend=PROVISION,
         )
         return
@@ -118,10 +123,10 @@ def dead_letter_queue(found: Found, source: Source) -> Iterator[Finding]:
             rule="dlq-waiting",
             severity="info",
             subject=subject,
-            text=f"{dlq.messages} dead letter{'s lie' if dlq.messages > 1 else ' lies'} in '{dlq.name}', "
-            "and nobody consumes it",
-            loss="Nothing; they wait.",
-            mend=f"consume or replay '{dlq.name}'",
+            text=f"{dlq.messages} dead letter{'s are' if dlq.messages > 1 else ' is'} waiting in "
+            f"'{dlq.name}', which has no consumer",
+            loss="No messages are lost; the dead letters stay in the queue.",
+            mend=f"start redrive serve to collect '{dlq.name}'",
         )
     if dlq.seen:
         yield from _fleeting_letters(found, dlq)
@@ -153,13 +158,13 @@ def _fleeting_letters(found: Found, dlq: FoundQueue) -> Iterator[Finding]:
             mend=_lift(found, dlq, "expires"),
         )
     if (after := dlq.number("message-ttl")) is not None:
-        onward = f"leave for the exchange '{dlq.dlx}'" if dlq.dlx is not None else "are lost"
+        onward = f"are moved to the exchange '{dlq.dlx}'" if dlq.dlx is not None else "are lost"
         yield Finding(
             rule="dlq-expires",
             severity="error",
             subject=subject,
             text=f"dead letters in '{dlq.name}' expire after {milliseconds(after)}",
-            loss=f"Dead letters {onward} when nobody has taken them after {milliseconds(after)}.",
+            loss=f"Dead letters {onward} if they are not collected within {milliseconds(after)}.",
             mend=_lift(found, dlq, "message-ttl"),
         )
 
@@ -176,9 +181,12 @@ def _limited_letters(found: Found, dlq: FoundQueue) -> Iterator[Finding]:
         subject=f"queue {dlq.name}",
         text=f"the dead-letter queue '{dlq.name}' has a limit: {told}, overflow {overflow}",
         loss=(
-            "When it is full, each new dead letter costs the oldest one."
+            "When it is full, each new dead letter drops the oldest one."
             if dlq.drops_head
-            else "When it is full, dead letters of the broker are dropped, and ours cannot be written."
+            else (
+                "When it is full, messages that the broker dead-letters are dropped, and the consumer "
+                "cannot publish dead letters."
+            )
         ),
         mend=_lift(found, dlq, *limits),
     )
@@ -190,7 +198,7 @@ def _used_up_letters(found: Found, dlq: FoundQueue) -> Iterator[Finding]:
     limit = counting.limit_in_force(dlq.number("delivery-limit"))
     if dlq.type != "quorum" or limit is None:
         return
-    goes = "dropped" if dlq.dlx is None else f"sent on to the exchange '{dlq.dlx}'"
+    goes = "dropped" if dlq.dlx is None else f"moved to the exchange '{dlq.dlx}'"
     by_itself = dlq.number("delivery-limit") is None
     yield Finding(
         rule="dlq-uses-up",
@@ -199,10 +207,10 @@ def _used_up_letters(found: Found, dlq: FoundQueue) -> Iterator[Finding]:
         text=f"the dead-letter queue '{dlq.name}' has a delivery limit of {limit}"
         + (", RabbitMQ's own" if by_itself else ""),
         loss=(
-            f"A dead letter that was looked at or given back more than {limit} times is {goes}."
+            f"A dead letter that was inspected or released more than {limit} times is {goes}."
             if counting.looking_counts
-            else f"A dead letter that has failed more than {limit} times, in its work queue too, is {goes} when it is "
-            "looked at or given back for the first time."
+            else f"A dead letter that has failed more than {limit} times, including in its work queue, is "
+            f"{goes} when it is first inspected or released."
         ),
         mend=lift_delivery_limit(found, dlq),
     )
@@ -218,7 +226,10 @@ def _cycle(found: Found, source: Source, dlq: FoundQueue) -> Iterator[Finding]:
             severity="error",
             subject=f"queue {dlq.name}",
             text=f"the dead-letter queue '{dlq.name}' dead-letters back to '{source.name}'",
-            loss="What is rejected or expires there goes round for ever, or is dropped by the broker as a cycle.",
+            loss=(
+                "Messages that are rejected or expire there loop forever, or the broker drops them as "
+                "a cycle."
+            ),
             mend=_lift(found, dlq, "dead-letter-exchange", "dead-letter-routing-key"),
         )
 
@@ -237,13 +248,13 @@ def fleeting(queue: FoundQueue) -> tuple[str, str] | None:
     if not queue.seen:
         return None
     if queue.exclusive:
-        return "exclusive", "the connection that declared it ends"
+        return "exclusive", "the connection that declared it closes"
     if not queue.durable:
         return "not durable", "the broker restarts"
     if queue.auto_delete:
         return "deleted with its last consumer (auto-delete)", "its last consumer stops"
     if (after := queue.number("expires")) is not None:
-        return f"deleted when it is unused for {milliseconds(after)}", "no consumer is there for that long"
+        return f"deleted when it is unused for {milliseconds(after)}", "it has no consumer for that long"
     return None
 
 

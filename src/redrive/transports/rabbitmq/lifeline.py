@@ -59,9 +59,9 @@ class Lifeline:
                 return
         if len(errors) == 1:
             raise errors[0]
-        raise type(errors[-1])(f"none of {len(errors)} brokers: {'; '.join(map(str, errors))}") from errors[
-            -1
-        ]
+        raise type(errors[-1])(
+            f"none of {len(errors)} endpoints could be reached: {'; '.join(map(str, errors))}"
+        ) from errors[-1]
 
     @property
     def current(self) -> Link | None:

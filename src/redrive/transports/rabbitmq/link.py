@@ -59,20 +59,23 @@ async def connect(url: BrokerUrl, endpoint: Endpoint, title: str = "redrive") ->
     except TimeoutError as error:
         link.abort()
         raise BrokerUnreachableError(
-            f"{endpoint} does not answer within {seconds:g} s; check host and port, and that it speaks AMQP"
+            f"{endpoint} did not answer within {seconds:g} s; check host and port, and that an AMQP "
+            "broker listens there"
         ) from error
     except ssl.SSLCertVerificationError as error:
         raise BrokerUnreachableError(
-            f"{endpoint}: its certificate is not trusted ({error.verify_message}); "
-            "name its authority by cacertfile=, or use the host name it was issued for"
+            f"{endpoint}: its certificate is not trusted ({error.verify_message}); set the CA file with "
+            "cacertfile=, or use the host name in the certificate"
         ) from error
     except ssl.SSLError as error:
         raise BrokerUnreachableError(
-            f"{endpoint} does not speak TLS as we do ({error.reason or error}); is it an amqp:// port?"
+            f"TLS handshake with {endpoint} failed ({error.reason or error}); check that this is a TLS "
+            "port, or use amqp://"
         ) from error
     except OSError as error:
         raise BrokerUnreachableError(
-            f"{endpoint} cannot be reached ({error.strerror or error}); is the broker running there?"
+            f"{endpoint} cannot be reached ({error.strerror or error}); check that the broker is "
+            "running there"
         ) from error
     except BaseException:
         link.abort()
@@ -243,17 +246,19 @@ class Link(asyncio.Protocol):
         if self._logged_in and not self._explains_refusals and not self.opened.done():
             # A broker that hangs up without a word during login has no better way to say no.
             self._end(
-                BrokerRefusedError(f"{self.endpoint} hung up during login; check user, password and vhost")
+                BrokerRefusedError(
+                    f"{self.endpoint} closed the connection during login; check user, password and vhost"
+                )
             )
         elif not self.opened.done():
             tls = self.url.tls
             hint = (
-                "is that its AMQP port?" if tls is None or tls.certfile else "it may want a certfile= of ours"
+                "check that this is its AMQP port"
+                if tls is None or tls.certfile
+                else "it may require a client certificate (certfile=)"
             )
-            when = (
-                "during the login; has it just stopped?" if self._logged_in else f"before the login; {hint}"
-            )
-            self._end(BrokerUnreachableError(f"{self.endpoint} hung up {when}"))
+            when = "during login; the broker may have stopped" if self._logged_in else f"before login; {hint}"
+            self._end(BrokerUnreachableError(f"{self.endpoint} closed the connection {when}"))
         why = f": {exc}" if exc is not None else ""
         self._end(BrokerUnreachableError(f"the connection to {self.endpoint} was lost{why}"))
         if not self._gone.done():
@@ -329,9 +334,9 @@ class Link(asyncio.Protocol):
         if mechanism.encode() not in mechanisms:
             offered = b" ".join(mechanisms).decode("ascii", "replace")
             hint = (
-                "give user and password in the URL"
+                "write user and password in the URL"
                 if mechanism == EXTERNAL
-                else "its log-in is not supported"
+                else "this login mechanism is not supported by redrive"
             )
             self._end(
                 BrokerRefusedError(f"{self.endpoint} does not offer {mechanism}, only {offered}; {hint}")
@@ -357,8 +362,8 @@ class Link(asyncio.Protocol):
             )
         if not self._is_running and close.reply_code in (ReplyCode.NOT_ALLOWED, ReplyCode.INVALID_PATH):
             return BrokerRefusedError(
-                f"{self.endpoint} has no vhost '{url.vhost}' for the user '{url.user}' ({close.reply_text}); "
-                "make it, or give the user permissions on it"
+                f"{self.endpoint} refused the user '{url.user}' access to vhost '{url.vhost}' "
+                f"({close.reply_text}); create the vhost, or grant the user permissions on it"
             )
         if close.reply_code in (ReplyCode.CONNECTION_FORCED, ReplyCode.INTERNAL_ERROR):
             return BrokerUnreachableError(f"{self.endpoint} closed the connection: {said}")

@@ -152,14 +152,14 @@ class Viewer:
     async def _why_it_stops(self, link: Link, source: str, seen: _Seen, wear: _Wear) -> str:
         found = await self._limits.found(link)
         queue = None if found is None else found.queues.get(source)
-        mend = "set its delivery-limit to -1 by a policy"
+        mend = "set delivery-limit to -1 with a policy"
         if found is not None and queue is not None:
             has_own = "x-delivery-limit" in (queue.arguments or {})
             mend = replace_queue(source) if has_own else set_policy(found, queue, {"delivery-limit": -1})
         return (
-            f"the queue '{source}' was not looked at: RabbitMQ {wear.counts.versions} counts every look as a delivery, "
-            f"its delivery limit is {wear.limit}, and a message was returned {seen.unsealed.limited_count} times. "
-            f"More looks would use it up. Lift the limit first: {mend}"
+            f"cannot inspect queue '{source}': RabbitMQ {wear.counts.versions} counts each inspection as "
+            f"a delivery, the delivery limit of the queue is {wear.limit}, and a message was already "
+            f"returned {seen.unsealed.limited_count} times; remove the limit first: {mend}"
         )
 
     async def _renew(self, worn: Sequence[_Seen], channel: Channel, source: str) -> TransportError | None:

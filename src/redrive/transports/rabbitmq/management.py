@@ -239,7 +239,7 @@ def _table(value: Any) -> dict[str, Any]:
 # --- asking ---------------------------------------------------------------------------------------------------
 
 _SEES_NOT: Final = {
-    "policies": "policies that were set just now (needs the tag policymaker)",
+    "policies": "policies set in the last seconds (needs the tag policymaker)",
     "permissions": "permissions of the user (needs the tag administrator)",
     "nodes": "alarms of the nodes (needs the tag monitoring)",
 }
@@ -297,7 +297,7 @@ def _permissions(api: "Api", where: str, user: str) -> tuple[Permissions | None,
         try:
             api.get(f"users/{quote(user, safe='')}", _Overview)
         except NotFoundError:
-            return None, f"permissions of '{user}' (the broker does not keep this user itself)"
+            return None, f"permissions of '{user}' (the user is not in the broker's internal database)"
         return Permissions(), ""
     if given is None:
         return None, _SEES_NOT["permissions"]
@@ -361,21 +361,21 @@ class Api:
             status, octets = self._exchange(path)
         except TimeoutError as error:
             raise BrokerUnreachableError(
-                f"{what} did not answer within {self._seconds:g} s; is it overloaded?"
+                f"{what} did not answer within {self._seconds:g} s; it may be overloaded"
             ) from error
         except ssl.SSLCertVerificationError as error:
             raise BrokerUnreachableError(
-                f"{what}: its certificate is not trusted ({error.verify_message}); "
-                "name its authority by cacertfile= in an amqps:// URL of the broker"
+                f"{what}: its certificate is not trusted ({error.verify_message}); set the CA file with "
+                "cacertfile= in the amqps:// URL of the broker"
             ) from error
         except ssl.SSLError as error:
             raise BrokerUnreachableError(
-                f"{what} does not speak TLS as we do ({error.reason or error}); check --management-url"
+                f"TLS handshake with {what} failed ({error.reason or error}); check --management-url"
             ) from error
         except (OSError, UnicodeError) as error:  # the latter: no name of a host
             why = getattr(error, "strerror", None) or error
             raise BrokerUnreachableError(
-                f"{what} cannot be reached ({why}); give it with --management-url"
+                f"{what} cannot be reached ({why}); set its address with --management-url"
             ) from error
         except http.client.HTTPException as error:
             raise TransportError(
@@ -385,9 +385,7 @@ class Api:
         try:
             return msgspec.json.decode(octets, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise TransportError(
-                f"{what} answered {shown} with something else than expected: {error}"
-            ) from None
+            raise TransportError(f"{what} gave an unexpected answer to {shown}: {error}") from None
 
     def _refuse(self, status: int, what: str, shown: str, octets: bytes) -> None:
         if status in {401, 403}:
@@ -396,8 +394,8 @@ class Api:
             )
         if status == 404:
             raise NotFoundError(
-                f"{what} does not know {shown}; check vhost and URL, and whether the user '{self._url.user}' has "
-                "permissions in the vhost (three empty ones will do)"
+                f"{what} answered {shown} with 404; check the vhost and the URL, and that the user "
+                f"'{self._url.user}' has permissions on the vhost (empty patterns are enough)"
             )
         if status != 200:
             said = octets[:200].decode("utf-8", "replace")

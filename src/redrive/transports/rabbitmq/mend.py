@@ -40,7 +40,7 @@ def set_policy(found: Found, queue: FoundQueue, settings: Mapping[str, object]) 
 def unset_policy(found: Found, queue: FoundQueue, *names: str) -> str:
     """Lifts what a policy sets for one queue, and keeps the rest."""
     if not queue.definition.keys() - set(names):
-        return f"exclude '{queue.name}' from the policy '{queue.policy}' by its pattern"
+        return f"change the pattern of the policy '{queue.policy}' so that it does not match '{queue.name}'"
     return set_policy(found, queue, dict.fromkeys(names))
 
 
@@ -59,8 +59,8 @@ def allow(found: Found, access: Access, name: str) -> str:
     now = found.permissions
     if now is None:  # setting permissions replaces those that cannot be seen
         return (
-            f"add {access} permission on {more} to what rabbitmqctl list_user_permissions {shlex.quote(found.user)} "
-            "shows, by rabbitmqctl set_permissions"
+            f"grant {access} permission on {more} with rabbitmqctl set_permissions, in addition to the "
+            f"permissions that rabbitmqctl list_user_permissions {shlex.quote(found.user)} shows"
         )
     body = {each: getattr(now, each) for each in ("configure", "write", "read")}
     body[access] = f"{body[access]}|{more}" if body[access] else more
@@ -77,8 +77,8 @@ def bind(found: Found, exchange: str, queue: str, key: str) -> str:
 def replace_queue(name: str) -> str:
     """What cannot be changed in place."""
     return (
-        f"arguments of a queue cannot be changed in place: let it run empty (or move its messages with a shovel), "
-        f"delete '{name}', then run {PROVISION}"
+        "queue arguments cannot be changed in place: drain the queue (or move its messages with a "
+        f"shovel), delete '{name}', then run {PROVISION}"
     )
 
 

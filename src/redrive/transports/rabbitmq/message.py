@@ -180,7 +180,7 @@ def to_wire(name: str, value: HeaderValue) -> object:
         seconds, rest = divmod(value - _EPOCH, _SECOND)
         if rest or seconds < 0:
             raise FormatError(
-                f"header '{name}': AMQP's timestamps are whole seconds from 1970 on; send it as text"
+                f"header '{name}': an AMQP timestamp has whole seconds and starts in 1970; send it as text"
             )
         return Timestamp(seconds)
     if isinstance(value, Decimal):

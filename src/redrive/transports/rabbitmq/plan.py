@@ -115,8 +115,8 @@ def _exchange(found: Found, wanted: Exchange, topology: Topology) -> Item:
         return Item(wanted=wanted, state="unseen")
     differences = tuple(_exchange_differences(exchange, wanted, topology))
     mend = (
-        f"an exchange cannot be changed in place: name another dead_letter_exchange, or delete '{wanted.name}' and "
-        f"apply the plan again"
+        "an exchange cannot be changed in place: set another dead_letter_exchange, or delete "
+        f"'{wanted.name}' and apply the plan again"
     )
     return Item(
         wanted=wanted,

@@ -89,6 +89,6 @@ class RabbitProbe:
             user = self._at.user
             grant = shlex.join(["rabbitmqctl", "set_permissions", "-p", self._vhost, user, "", "", ""])
             raise BrokerRefusedError(
-                f"the management API at {self.place} shows nothing of the virtual host '{self._vhost}' to the user "
-                f"'{user}'; if it exists, let the user see it: {grant}"
+                f"the management API at {self.place} does not show the virtual host '{self._vhost}' to "
+                f"the user '{user}'; if it exists, grant access: {grant}"
             ) from None

@@ -40,7 +40,7 @@ OpenChannel: TypeAlias = Callable[[], AbstractAsyncContextManager[Channel]]
 
 _PATIENCE: Final = timedelta(seconds=30)  # for one answer; a quorum queue of a busy cluster takes its time
 _UNSEEN: Final = (
-    "types, durability and arguments of what exists",
+    "types, durability and arguments of existing queues and exchanges",
     "bindings",
     "policies",
     "permissions of the user",
@@ -109,8 +109,8 @@ def _check_same(found: Found, at: ManagementUrl, cluster: str | None) -> None:
     """Where two brokers run on a host, the usual port belongs to one of them only."""
     if cluster and found.cluster and cluster != found.cluster:
         raise TransportError(
-            f"the management API at {at.place} is of another broker: '{found.cluster}', and not '{cluster}'; "
-            "give the right one with --management-url"
+            f"the management API at {at.place} belongs to another cluster: '{found.cluster}', not "
+            f"'{cluster}'; set the right URL with --management-url"
         )
 
 
@@ -136,7 +136,7 @@ async def look_over_amqp(open_channel: OpenChannel, topology: Topology) -> Found
             exchanges[question.exchange] = FoundExchange(name=question.exchange)
         else:
             queues[question.queue] = _counted(question.queue, answer)
-    hidden = f"whether there is {', '.join(refused)}: the user has no permission on it" if refused else ""
+    hidden = f"whether {', '.join(refused)} exists: the user has no permission on it" if refused else ""
     return Found(
         exchanges=exchanges,
         queues=queues,
@@ -223,4 +223,4 @@ def _declaration(item: Item) -> m.Method:
         case Binding() as binding:
             return m.QueueBind(binding.destination, binding.exchange, binding.routing_key)
         case other:
-            raise AssertionError(f"RabbitMQ has no {other.kind}")
+            raise AssertionError(f"RabbitMQ has no resource of kind '{other.kind}'")

@@ -135,9 +135,12 @@ class Publisher:
             )
         if link.blocked is not None:
             return PublishError(
-                f"the broker is blocked: {link.blocked}; it takes no messages until that is over"
+                f"the broker blocks publishers: {link.blocked}; it accepts no messages until its alarm "
+                "is cleared"
             )
-        return PublishError(f"the broker has not confirmed within {seconds}; the message may come twice")
+        return PublishError(
+            f"the broker did not confirm the message within {seconds}; it may be published twice"
+        )
 
     async def _lane(self, link: Link, exchange: str) -> "_Lane":
         opening = self._lanes.get(exchange)
@@ -213,7 +216,10 @@ class _Lane:
             _, key, properties, body = batch.messages[index]
             header = content_header(properties, len(body))
             if 0 < room < len(header):
-                text = f"its headers have {len(header)} octets, and only {room} fit a frame; shorten them"
+                text = (
+                    f"the headers have {len(header)} bytes, but only {room} bytes fit into a frame; "
+                    "shorten them"
+                )
                 batch.settle(index, PublishError(text))
                 continue
             self._sent += 1
@@ -246,7 +252,7 @@ class _Lane:
                 self._confirmed(method.delivery_tag, None, multiple=method.multiple)
             case m.BasicNack():
                 error = PublishError(
-                    "the broker refused the message: a queue is full, or cannot write to its disk"
+                    "the broker refused the message: a queue is full, or its disk cannot be written"
                 )
                 self._confirmed(method.delivery_tag, error, multiple=method.multiple)
             case m.BasicReturn() if content is not None:
@@ -296,7 +302,7 @@ def _describe_return(back: m.BasicReturn) -> str:
     if not back.exchange:  # the default exchange routes to the queue that the key names
         return f"queue '{back.routing_key}' does not exist; redrive provision creates it, or start its consumer first"
     exchange, key = back.exchange, back.routing_key
-    return f"no queue is bound to the exchange '{exchange}' for the key '{key}'; run redrive provision"
+    return f"no queue is bound to exchange '{exchange}' with routing key '{key}'; run redrive provision"
 
 
 class UnroutableError(PublishError):
@@ -314,7 +320,7 @@ def _look_at(opening: "asyncio.Task[_Lane]") -> None:
 
 def _why(exchange: str, error: TransportError) -> PublishError:
     if isinstance(error, SourceMissingError):
-        return PublishError(f"there is no exchange '{exchange}'; run redrive provision")
+        return PublishError(f"exchange '{exchange}' does not exist; run redrive provision")
     if isinstance(error, SourceConflictError):
         return _RefusedError(f"the broker refused the message: {error}")
     return PublishError(f"not confirmed: {error}")

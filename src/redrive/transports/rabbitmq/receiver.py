@@ -48,7 +48,7 @@ class RabbitReceiver:
         self, source: Source, lifeline: Lifeline, publisher: Publisher, peeks: Peeks, clock: Clock, tell: Tell
     ) -> None:
         if source.window < 1:
-            raise SettingsError(f"source '{source.name}': its window has to be at least 1")
+            raise SettingsError(f"source '{source.name}': prefetch must be at least 1")
         self.source = source
         self._window = source.window
         self._lifeline = lifeline
@@ -253,7 +253,7 @@ class RabbitReceiver:
     def resize(self, window: int) -> None:
         """From now on, so many deliveries may be out and unsettled."""
         if window < 1:
-            raise SettingsError(f"source '{self.source.name}': its window has to be at least 1")
+            raise SettingsError(f"source '{self.source.name}': prefetch must be at least 1")
         self._window = window
         if self._subscription is not None and not self._is_stopped:
             self._subscription.resize(window)

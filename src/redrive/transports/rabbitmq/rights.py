@@ -49,7 +49,7 @@ RIGHTS: Final = (
         resource="the work queue",
         roles=("consume",),
         severity="error",
-        without="Nothing, but nothing can be consumed.",
+        without="No messages are lost, but nothing can be consumed.",
         why="consume messages",
     ),
     Right(
@@ -57,7 +57,10 @@ RIGHTS: Final = (
         resource="the default exchange",
         roles=("consume", "collect", "replay"),
         severity="warning",
-        without="Nothing, but a delivery cannot be given back for later, and no letter can be replayed to its queue.",
+        without=(
+            "No messages are lost, but deliveries cannot be requeued with a delay, and letters "
+            "cannot be redriven to their queue."
+        ),
         why="requeue with a delay, count deliveries of classic queues, redrive a letter to its queue",
     ),
     Right(
@@ -65,7 +68,7 @@ RIGHTS: Final = (
         resource="the dead-letter queue",
         roles=("collect",),
         severity="warning",
-        without="Nothing, but dead letters cannot be collected.",
+        without="No messages are lost, but dead letters cannot be collected.",
         why="collect dead letters",
     ),
     Right(
@@ -73,7 +76,10 @@ RIGHTS: Final = (
         resource="the dead-letter exchange",
         roles=("consume",),
         severity="error",
-        without="Nothing, but no dead letter can be written: a message that fails blocks its place in the queue.",
+        without=(
+            "No messages are lost, but no dead letter can be written: each message that fails "
+            "stays unacknowledged and uses up prefetch."
+        ),
         why='write dead letters; not with `dead_letter = "native"`',
     ),
 )

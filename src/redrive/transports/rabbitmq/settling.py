@@ -24,8 +24,8 @@ from redrive.transports.rabbitmq.topology import wanted
 from redrive.transports.telling import Tell
 
 _NOTHING: Final = timedelta(0)
-_TOO_LATE: Final = "the connection it came by was lost; it will be delivered again"
-_CUT_SHORT: Final = "it was given up in the middle; it stays with its source"
+_TOO_LATE: Final = "the connection of this delivery was lost; it will be delivered again"
+_CUT_SHORT: Final = "dead-lettering was cancelled; the message stays in its queue"
 
 
 class Settler:

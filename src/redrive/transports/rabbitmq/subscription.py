@@ -242,8 +242,8 @@ class Subscription:
         else:
             if self._ledger.outstanding(self._ledger.delivered):
                 error = ConsumerTimeoutError(
-                    f"the broker cancelled the consumer of '{name}': a delivery was not acknowledged within the "
-                    f"consumer timeout of the queue (30 minutes unless it was set); {AFTER_A_TIMEOUT} "
+                    f"the broker cancelled the consumer of '{name}': a delivery was not acknowledged "
+                    f"within the consumer timeout of the queue (default: 30 minutes); {AFTER_A_TIMEOUT} "
                     "(x-consumer-timeout, or the policy consumer-timeout)"
                 )
             else:

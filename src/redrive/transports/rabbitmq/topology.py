@@ -131,7 +131,8 @@ def plain_queues(names: Collection[str], counts: DeliveryCounts = NEWEST) -> Top
     for name in names:
         if not 0 < _bytes_of(name) <= _LONGEST_NAME or name.startswith("amq."):
             raise SettingsError(
-                f"a queue cannot be called '{name[:60]}': 1 to {_LONGEST_NAME} bytes of UTF-8, not beginning with amq."
+                f"'{name[:60]}' is not a valid queue name: it must have 1 to {_LONGEST_NAME} bytes of "
+                "UTF-8 and must not start with amq."
             )
     arguments = {"x-queue-type": "quorum", **_without_limit("quorum", counts)}
     return Topology(queues=tuple(Queue(name=name, role="work", arguments=arguments) for name in names))
@@ -210,32 +211,33 @@ def _check(source: Source, counts: DeliveryCounts) -> None:
     for what, name in names.items():
         if not 0 < _bytes_of(name) <= _LONGEST_NAME:
             raise SettingsError(
-                f"source '{source.name[:60]}': {what} has to have 1 to {_LONGEST_NAME} bytes of UTF-8"
+                f"source '{source.name[:60]}': {what} must have 1 to {_LONGEST_NAME} bytes of UTF-8"
             )
     for name in (source.name, source.dlq):
         if name.startswith("amq."):
             raise SettingsError(
-                f"source '{source.name}': a queue cannot be called '{name}': RabbitMQ keeps names that begin with amq."
+                f"source '{source.name}': '{name}' is not a valid queue name: names that start with "
+                "amq. are reserved by RabbitMQ"
             )
     if source.delayed_retry is not None:
         _check_delayed_retry(source, counts)
     if source.dlq == source.name:
         raise SettingsError(
-            f"source '{source.name}': its dead letters would come back to it; choose another dead_letter_queue"
+            f"source '{source.name}': its dead letters would return to it; set another dead_letter_queue"
         )
 
 
 def _check_delayed_retry(source: Source, counts: DeliveryCounts) -> None:
-    instead = "leave it out: redrive's delay queues work on every version and type of queue"
+    instead = "remove it: redrive's delay queues work with every RabbitMQ version and queue type"
     if source.queue_type != "quorum":
         raise SettingsError(
-            f"source '{source.name}': only quorum queues have delayed retry, and its queue_type is "
+            f"source '{source.name}': only quorum queues support delayed retry, but its queue_type is "
             f"{source.queue_type}; {instead}"
         )
     if counts.since < DELAYED_RETRY_SINCE:
         raise SettingsError(
-            f"source '{source.name}': delayed retry needs RabbitMQ 4.3 or later, and this broker counts as "
-            f"{counts.versions}: it would ignore the arguments without a word; {instead}"
+            f"source '{source.name}': delayed retry needs RabbitMQ 4.3 or later, but this broker is "
+            f"{counts.versions} and would silently ignore the arguments; {instead}"
         )
 
 
@@ -254,16 +256,16 @@ def _exchange_type(source: Source, sources: Sequence[Source]) -> str:
     for other in sharing:
         if other.dead_letter_routing_key is None:
             raise SettingsError(
-                f"source '{other.name}' shares the exchange '{other.dlx}' with sources that have another dead-letter "
-                f"queue; give it a dead_letter_routing_key or a dead_letter_exchange of its own"
+                f"source '{other.name}' shares the exchange '{other.dlx}' with sources that have another "
+                "dead-letter queue; set a separate dead_letter_routing_key or dead_letter_exchange for it"
             )
     keys = {other.dead_letter_routing_key: other for other in sharing}
     for other in sharing:
         if keys[other.dead_letter_routing_key].dlq != other.dlq:
             raise SettingsError(
-                f"sources '{other.name}' and '{keys[other.dead_letter_routing_key].name}' share the exchange "
-                f"'{other.dlx}' and the key '{other.dead_letter_routing_key}', but not the dead-letter queue; "
-                f"give one of them another key"
+                f"sources '{other.name}' and '{keys[other.dead_letter_routing_key].name}' share the "
+                f"exchange '{other.dlx}' and the routing key '{other.dead_letter_routing_key}', but not "
+                "the dead-letter queue; set another dead_letter_routing_key for one of them"
             )
     return "direct"
 
@@ -276,6 +278,6 @@ def _without_repeats(what: str, items: Iterable[_Item]) -> tuple[_Item, ...]:
     for item in items:
         if found.setdefault(item.name, item) != item:
             raise SettingsError(
-                f"the {what} '{item.name}' is wanted in two ways by the sources; give one of them another name"
+                f"the sources need the {what} '{item.name}' with different settings; rename one of them"
             )
     return tuple(found.values())

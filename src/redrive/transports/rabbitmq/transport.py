@@ -253,7 +253,7 @@ class RabbitTransport:
     def _opened(self) -> tuple[Lifeline, Publisher]:
         self._check_open()
         if self._receiving is None or self._publisher is None:
-            raise TransportClosedError("the transport is not open yet; use it by async with")
+            raise TransportClosedError("the transport is not open; open it with 'async with'")
         return self._receiving, self._publisher
 
     async def _link(self) -> Link:
@@ -276,6 +276,6 @@ def _outgoing(user: str, publication: Publication) -> Outgoing:
     key = target.name if target.routing_key is None else target.routing_key
     for name in (exchange, key):
         if len(name.encode("utf-8", "surrogatepass")) > 255:
-            raise FormatError("an exchange or routing key has more than the 255 octets that AMQP allows")
+            raise FormatError("exchange name or routing key is longer than 255 bytes, the limit of AMQP")
     properties = seal_publication(to_properties(message), user, to_one=target.exchange is None)
     return Outgoing(exchange, key, properties, message.body)

@@ -94,7 +94,7 @@ def parse_url(url: str) -> BrokerUrl:
     scheme, separator, rest = url.partition("://")
     scheme = scheme.lower()
     if not separator or scheme not in _PORTS:
-        raise SettingsError("broker URL: it begins with amqp:// or amqps://")
+        raise SettingsError("broker URL: must start with amqp:// or amqps://")
     end = next((at for at, char in enumerate(rest) if char in "/?"), len(rest))
     authority, tail = rest[:end], rest[end:]
     if "@" in tail or "#" in rest:
@@ -104,7 +104,7 @@ def parse_url(url: str) -> BrokerUrl:
         )
     path, _, query = tail.partition("?")
     if "/" in path[1:]:
-        raise SettingsError("broker URL: the vhost has a / in it; write that as %2F")
+        raise SettingsError("broker URL: the vhost contains a /; write it as %2F")
     login, _, hosts = authority.rpartition("@")
     options = _options(query)
     tls = _tls(scheme, options)
@@ -129,7 +129,7 @@ def _endpoint(text: str, port: int) -> Endpoint:
     if text.startswith("["):
         host, closed, after = text[1:].partition("]")
         if not closed or (after and not after.startswith(":")):
-            raise SettingsError("broker URL: an IPv6 address stands in brackets: [::1]:5672")
+            raise SettingsError("broker URL: write an IPv6 address in brackets: [::1]:5672")
     elif ":" in text:
         host, _, after = text.partition(":")
         after = f":{after}"
@@ -139,7 +139,7 @@ def _endpoint(text: str, port: int) -> Endpoint:
         number = after[1:]
         if not number.isascii() or not number.isdecimal() or not 0 < int(number) < 65536:
             raise SettingsError(
-                "broker URL: a port is a number from 1 to 65535; write : in a password as %3A"
+                "broker URL: a port must be an integer from 1 to 65535; write : in a password as %3A"
             )
         port = int(number)
     return Endpoint(host, port)
@@ -149,7 +149,7 @@ def _options(query: str) -> dict[str, str]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError:
-        raise SettingsError("broker URL: behind the ? stands name=value&name=value") from None
+        raise SettingsError("broker URL: write the options after ? as name=value&name=value") from None
     for name, _ in pairs:
         if name not in _KNOWN:
             raise SettingsError(f"broker URL: unknown option '{name}'{use_instead(name, _KNOWN)}")
@@ -173,14 +173,16 @@ def _seconds(text: str) -> timedelta:
 def _heartbeat(text: str) -> int:
     seconds = _seconds(text).total_seconds()
     if seconds != int(seconds) or seconds > _LONGEST_HEARTBEAT:
-        raise SettingsError(f"whole seconds, at most {_LONGEST_HEARTBEAT}; 0 is none")
+        raise SettingsError(
+            f"must be an integer from 0 to {_LONGEST_HEARTBEAT} seconds; 0 disables heartbeats"
+        )
     return int(seconds)
 
 
 def _timeout(text: str) -> timedelta:
     wait = _seconds(text)
     if not wait:
-        raise SettingsError("longer than nothing, such as '10s'")
+        raise SettingsError("must be longer than 0 seconds, such as '10s'")
     return wait
 
 
@@ -188,13 +190,13 @@ def _tls(scheme: str, options: Mapping[str, str]) -> Tls | None:
     given = [name for name in _TLS_OPTIONS if name in options]
     if scheme == "amqp":
         if given:
-            raise SettingsError(f"broker URL: {given[0]} is for TLS; begin the URL with amqps://")
+            raise SettingsError(f"broker URL: {given[0]} requires TLS; start the URL with amqps://")
         return None
     if "keyfile" in options and "certfile" not in options:
-        raise SettingsError("broker URL: keyfile needs certfile beside it")
+        raise SettingsError("broker URL: keyfile requires certfile")
     verify = options.get("verify", "verify_peer").lower()
     if verify not in _VERIFY:
-        raise SettingsError(f"broker URL: verify is not '{verify[:40]}'{use_instead(verify, _VERIFY)}")
+        raise SettingsError(f"broker URL: verify cannot be '{verify[:40]}'{use_instead(verify, _VERIFY)}")
     files = {name: options[name] for name in ("cacertfile", "certfile", "keyfile") if options.get(name)}
     return Tls(**files, verify=_VERIFY[verify])
 

@@ -67,7 +67,7 @@ class DeliverOptions:
         if self.attempts < 1:
             raise SettingsError("alerts: there must be at least one attempt")
         if self.line < 2:
-            raise SettingsError("alerts: a line must have room for two")
+            raise SettingsError("alerts: the queue must hold at least two alerts")
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ class Delivering:
     ) -> None:
         self._lines = {notifier.name: _Line(notifier) for notifier in notifiers}
         if len(self._lines) < len(notifiers):
-            raise SettingsError("alerts: two notifiers have the same name; give each its own")
+            raise SettingsError("alerts: two notifiers have the same name; rename one of them")
         self._clock = clock
         self._options = options or DeliverOptions()
         self._ended = ended

@@ -55,7 +55,7 @@ class MailNotifier:
         if tls not in _PORTS:
             raise SettingsError(f"mail: TLS cannot be {tls!r:.40}{use_instead(tls, _PORTS)}")
         if not recipients or isinstance(recipients, str):
-            raise SettingsError("mail: name at least one recipient, in a list")
+            raise SettingsError("mail: set at least one recipient, as a list")
         if (user is None) != (password is None):
             raise SettingsError("mail: set both user and password, or neither")
         if user is not None and tls == "none":
@@ -161,7 +161,7 @@ def _address(text: str) -> Address:
     except (ValueError, IndexError, MessageError):
         address = Address()
     if not (address.domain and address.username and spec.isascii() and text.isprintable()):
-        raise SettingsError(f"mail: {text!r:.80} is no address; write a name, an @ and a host")
+        raise SettingsError(f"mail: {text!r:.80} is not a mail address; write NAME@HOST")
     return address
 
 

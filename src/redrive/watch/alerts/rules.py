@@ -64,9 +64,11 @@ MEASURES: Final[Mapping[str, Measure]] = MappingProxyType(
         "ingestion": Measure("dead letters collected in the last minute"),
         "backlog": Measure("open dead letters in the store"),
         "resolution": Measure(
-            "share of the dead letters that arrived one to two days ago and are resolved", is_ratio=True
+            "share of resolved letters among those that arrived one to two days ago", is_ratio=True
         ),
-        "unconfirmed": Measure("redrives of a source for which neither verdict nor death came in time"),
+        "unconfirmed": Measure(
+            "redrives of a source for which neither verdict nor dead letter arrived in time"
+        ),
         "unserved": Measure("letters of a broker that wait for a redrive while no server serves that broker"),
         "undeliverable": Measure(
             "1 while redrives to a source are held back because no consumer would receive them",
@@ -139,7 +141,8 @@ class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise SettingsError(
-                f"alert rule '{self.name:.60}': a name is made of small letters, digits and dashes, such as dlq-depth"
+                f"alert rule '{self.name:.60}': a name must consist of lowercase letters, digits and "
+                "dashes, such as dlq-depth"
             )
         if self.measure not in MEASURES:
             renamed = _RENAMED_MEASURES.get(self.measure)
@@ -148,9 +151,11 @@ class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
                 f"alert rule '{self.name:.60}': there is no measure '{self.measure:.60}'{hint}"
             )
         if self.warning is None and self.critical is None:
-            raise SettingsError(f"alert rule '{self.name:.60}': needs a limit, warning or critical")
+            raise SettingsError(f"alert rule '{self.name:.60}': needs a threshold: warning or critical")
         if self.confirm < 1:
-            raise SettingsError(f"alert rule '{self.name:.60}': confirm must be an integer from 1")
+            raise SettingsError(
+                f"alert rule '{self.name:.60}': confirmations must be an integer of at least 1"
+            )
         if not _is_plain(self.text):
             raise SettingsError(
                 f"alert rule '{self.name:.60}': its text may contain {{subject}}, {{queue}}, {{value}}, {{limit}} "
@@ -162,7 +167,8 @@ class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
             and self._exceeds(self.warning, self.critical)
         ):
             raise SettingsError(
-                f"alert rule '{self.name:.60}': its warning has to come before its critical limit"
+                f"alert rule '{self.name:.60}': its warning threshold must be reached before its "
+                "critical threshold"
             )
 
     def judged(self, value: float) -> tuple[Severity, float] | None:

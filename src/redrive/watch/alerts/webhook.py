@@ -56,18 +56,22 @@ class WebhookNotifier:
         clock: Clock | None = None,
     ) -> None:
         if shape not in _SHAPES:
-            raise SettingsError(f"webhook: there is no shape {shape!r:.40}{use_instead(shape, _SHAPES)}")
+            raise SettingsError(f"webhook: unknown shape {shape!r:.40}{use_instead(shape, _SHAPES)}")
         if (shape == "pagerduty") != bool(routing_key):
-            raise SettingsError("webhook: the shape pagerduty, and no other, needs a routing key")
+            raise SettingsError("webhook: only the shape pagerduty takes a routing key, and requires it")
         if secret is not None and (shape != "json" or not secret):
-            raise SettingsError("webhook: only the shape json is signed, and with a secret that is not empty")
+            raise SettingsError(
+                "webhook: only the shape json can be signed, and the secret must not be empty"
+            )
         if timeout <= timedelta(0):
-            raise SettingsError("webhook: the time-out must be longer than nothing")
+            raise SettingsError("webhook: the timeout must be longer than 0 seconds")
         for header, value in headers.items():
             if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", header) or not value.isprintable():
-                raise SettingsError(f"webhook: {header!r:.40} is no header, or its value is not one line")
+                raise SettingsError(
+                    f"webhook: {header!r:.40} is not a valid header, or its value has several lines"
+                )
         if not shapes.is_web_address(url):
-            raise SettingsError("webhook: that is no address; write http:// or https://, a host and a path")
+            raise SettingsError("webhook: not a valid URL; write http:// or https://, a host and a path")
         parts = urlsplit(url)
         self.name = shape if name is None else name
         self._url = url
@@ -127,11 +131,11 @@ class WebhookNotifier:
     async def _refusal(self, answer: "ClientResponse") -> NotifyError:
         status = answer.status
         if 300 <= status < 400:
-            text = f"{self._place} has answered {status}; redirects are not followed, correct the address"
+            text = f"{self._place} answered {status}; redirects are not followed, correct the URL"
             return NotifyError(text, is_permanent=True)
         said = await self._quotable(answer)
         return NotifyError(
-            f"{self._place} has answered {status}" + (f": {said}" if said else ""),
+            f"{self._place} answered {status}" + (f": {said}" if said else ""),
             is_permanent=status < 500 and status not in _AGAIN,
             retry_after=self._retry_after(answer.headers.get("Retry-After", "")),
         )

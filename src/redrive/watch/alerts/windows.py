@@ -27,7 +27,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         if (self.begins is None) == (self.cron is None):
             raise SettingsError("a maintenance window must have either start or cron")
         if self.lasts <= timedelta(0):
-            raise SettingsError("a maintenance window has to last longer than nothing")
+            raise SettingsError("the duration of a maintenance window must be longer than 0 seconds")
         if self.begins is not None and self.begins.tzinfo is None:
             raise SettingsError(
                 "the start of a maintenance window must have a time zone, such as 2026-11-15T22:00:00Z"
@@ -43,7 +43,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
                 CronSim(self.cron, datetime.now(zone))
             except CronSimError as error:
                 raise SettingsError(
-                    f"a maintenance window's cron '{self.cron:.60}' is not understood: {error}"
+                    f"a maintenance window's cron '{self.cron:.60}' is not valid: {error}"
                 ) from error
 
     def is_open(self, now: datetime, queue: str | None = None) -> bool:

@@ -127,7 +127,7 @@ class TestGroups:
     def test_a_group_that_nobody_is_in_and_that_is_behind_is_told(self) -> None:
         found = cluster(groups=self.group("orders", members=0, behind=3))
         assert found_by(found) == [("group-behind", "info", "group shop")]
-        assert "3 records wait in 'orders'" in only(found, "group-behind").text
+        assert "3 records are waiting in 'orders'" in only(found, "group-behind").text
 
     @pytest.mark.parametrize(("members", "behind"), [(1, 3), (0, 0), (None, None)])
     def test_one_that_works_or_has_nothing_to_do_or_is_not_seen_is_not_told(
@@ -218,7 +218,7 @@ class TestTold:
         found = cluster(
             topic("orders", config=config), topic("orders.dlq", config={"max.message.bytes": "9"})
         )
-        assert only(found, "dlq-too-small").loss.endswith(f"its value is gone {gone}")
+        assert only(found, "dlq-too-small").loss.endswith(f"the value is lost {gone}")
 
     def test_a_time_that_no_calendar_has_is_told_in_milliseconds(self) -> None:
         found = cluster(topic("orders.dlq", config={"retention.ms": str(2**63 - 1)}))

@@ -67,16 +67,16 @@ class TestWanted:
     @pytest.mark.parametrize(
         ("sources", "says"),
         [
-            ([Source(name="a b")], "its name cannot be 'a b'"),
-            ([Source(name="")], "its name cannot be ''"),
-            ([Source(name="..")], "its name cannot be '..'"),
-            ([Source(name="ä")], "its name cannot be 'ä'"),
-            ([Source(name="a" * 247)], "dead_letter_queue cannot be 'aaa"),
-            ([Source(name="a", dead_letter_queue="a")], "its dead letters would come back to it"),
-            ([Source(name="a", dead_letter="native")], "Kafka moves no record by itself"),
+            ([Source(name="a b")], "its name 'a b' is not a valid"),
+            ([Source(name="")], "its name '' is not a valid"),
+            ([Source(name="..")], "its name '..' is not a valid"),
+            ([Source(name="ä")], "its name 'ä' is not a valid"),
+            ([Source(name="a" * 247)], "dead_letter_queue 'aaa"),
+            ([Source(name="a", dead_letter_queue="a")], "its dead letters would return to it"),
+            ([Source(name="a", dead_letter="native")], "Kafka has no native dead-lettering"),
             (
                 [Source(name="a"), Source(name="b", dead_letter_queue="a")],
-                "the topic 'a' is wanted for dead letters and for work",
+                "the topic 'a' would be used for both dead letters and work",
             ),
         ],
     )
@@ -92,7 +92,7 @@ class TestWanted:
     @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\n", "a" * 250, "ö"])
     def test_other_names_are_refused(self, name: str) -> None:
         assert not is_name(name)
-        with pytest.raises(SettingsError, match="a topic cannot be called"):
+        with pytest.raises(SettingsError, match="is not a valid topic name"):
             plain_topics([name])
 
 
@@ -205,10 +205,10 @@ class TestTold:
         )
         assert list(show(plan(found, wanted([ORDERS])))) == [
             "~ topic    orders.dlq",
-            "    retention.ms is 1, wanted is -1",
-            f"    mend: {command}",
+            "    retention.ms is 1, expected -1",
+            f"    fix: {command}",
             f"= topic    {VERDICTS}",
-            "+ topic    orders  (partitions by the broker, copies 3, min.insync.replicas=2)",
+            "+ topic    orders  (partitions (broker default), replicas 3, min.insync.replicas=2)",
         ]
 
     def test_programs_get_plain_values(self) -> None:

@@ -43,9 +43,9 @@ def test_what_keeps_the_guarantees_is_always_set() -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("http://host", "begins with kafka://"),
+        ("http://host", "must start with kafka://"),
         ("kafka://", "a host is missing"),
-        ("kafka://host:99999", "a port is a number"),
+        ("kafka://host:99999", "a port must be an integer"),
         ("kafka://::1:9092", "brackets"),
         ("kafka://host/vhost", "no vhosts"),
         ("kafka://u:p@ss/word@host", "write @ : /"),
@@ -57,8 +57,8 @@ def test_what_keeps_the_guarantees_is_always_set() -> None:
         ("kafka://host/?publish_timeout=soon", "publish_timeout"),
         ("kafka://host/?transactions=yes", "must be one of true, false, not 'yes'"),
         ("kafka://host/?sesion.timeout.ms=6000", "did you mean 'session.timeout.ms'"),
-        ("kafka://host/?session.timeout.ms=long", "session.timeout.ms is no 'long'"),
-        ("kafka://host/?acks=1", "all replicas in sync"),
+        ("kafka://host/?session.timeout.ms=long", "session.timeout.ms cannot be 'long'"),
+        ("kafka://host/?acks=1", "all in-sync replicas"),
         ("kafka://host/?enable.auto.commit=true", "when its record is settled"),
         ("kafka://host/?retry=place", "must be one of memory, topics, not 'place'; did you mean 'memory'?"),
         ("kafka://host/?counts=false", "unknown option 'counts'; did you mean 'count_deliveries'?"),

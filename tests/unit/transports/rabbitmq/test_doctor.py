@@ -211,13 +211,17 @@ QUORUM = {"x-queue-type": "quorum"}
     ("version", "arguments", "loss"),
     [
         ((3, 13), {}, None),
-        ((3, 13), {"x-delivery-limit": 5}, "looked at or given back more than 5 times is dropped"),
-        ((4, 2), {}, "looked at or given back more than 20 times is dropped"),
+        ((3, 13), {"x-delivery-limit": 5}, "inspected or released more than 5 times is dropped"),
+        ((4, 2), {}, "inspected or released more than 20 times is dropped"),
         ((4, 2), {"x-delivery-limit": -1}, None),
-        ((4, 3), {}, "has failed more than 20 times, in its work queue too, is dropped when it is looked at"),
+        (
+            (4, 3),
+            {},
+            "has failed more than 20 times, including in its work queue, is dropped when it is first inspected",
+        ),
         ((4, 3), {"x-delivery-limit": -1}, None),
         ((4, 9), {}, "has failed more than 20 times"),
-        (None, {}, "looked at or given back more than 20 times"),
+        (None, {}, "inspected or released more than 20 times"),
     ],
 )
 def test_dead_letter_queue_with_a_delivery_limit_uses_letters_up(
@@ -335,4 +339,4 @@ def test_version_that_is_newer_than_the_table_is_named_and_treated_like_the_newe
     diagnosis = diagnose(broker(version=version), [ORDERS])
     assert diagnosis.healthy
     assert [each.rule for each in diagnosis.findings] == (["version-unknown"] if is_unknown else [])
-    assert all("treated like 4.3" in each.loss for each in diagnosis.findings)
+    assert all("redrive treats it like 4.3" in each.loss for each in diagnosis.findings)

@@ -117,13 +117,13 @@ def test_an_exchange_that_leads_to_several_queues_tells_them_apart_by_key() -> N
 @pytest.mark.parametrize(
     ("sources", "says"),
     [
-        ([Source(name="")], "its name has to have 1 to 255 bytes"),
-        ([Source(name="x" * 256)], "its name has to have 1 to 255 bytes"),
+        ([Source(name="")], "its name must have 1 to 255 bytes"),
+        ([Source(name="x" * 256)], "its name must have 1 to 255 bytes"),
         ([Source(name="x" * 252)], "dead_letter_queue"),
         ([Source(name="x" * 246, dead_letter_queue="q", dead_letter_exchange="e")], "delay queues"),
         ([Source(name="caf\udce9")], "bytes of UTF-8"),
-        ([Source(name="amq.orders")], "RabbitMQ keeps names that begin with amq."),
-        ([Source(name="a", dead_letter_queue="a")], "its dead letters would come back to it"),
+        ([Source(name="amq.orders")], "names that start with amq. are reserved by RabbitMQ"),
+        ([Source(name="a", dead_letter_queue="a")], "its dead letters would return to it"),
         (
             [Source(name="a", dead_letter_exchange="dlx"), Source(name="b", dead_letter_exchange="dlx")],
             "source 'a' shares the exchange 'dlx'",
@@ -133,17 +133,23 @@ def test_an_exchange_that_leads_to_several_queues_tells_them_apart_by_key() -> N
                 Source(name=name, dead_letter_exchange="dlx", dead_letter_routing_key="dead")
                 for name in ("a", "b")
             ],
-            "share the exchange 'dlx' and the key 'dead', but not the dead-letter queue",
+            "share the exchange 'dlx' and the routing key 'dead', but not the dead-letter queue",
         ),
         (
             [
                 Source(name="a", dead_letter_queue="dead"),
                 Source(name="b", dead_letter_queue="dead", queue_type="classic"),
             ],
-            "the queue 'dead' is wanted in two ways",
+            "the sources need the queue 'dead' with different settings",
         ),
-        ([Source(name="a"), Source(name="a.dlq")], "the queue 'a.dlq' is wanted in two ways"),
-        ([Source(name="a"), Source(name="a", max_deliveries=40)], "the queue 'a' is wanted in two ways"),
+        (
+            [Source(name="a"), Source(name="a.dlq")],
+            "the sources need the queue 'a.dlq' with different settings",
+        ),
+        (
+            [Source(name="a"), Source(name="a", max_deliveries=40)],
+            "the sources need the queue 'a' with different settings",
+        ),
     ],
 )
 def test_what_cannot_be_served_is_refused_in_one_line(sources: list[Source], says: str) -> None:

@@ -66,7 +66,7 @@ def test_a_window_may_be_for_some_queues(queue: str | None, is_open: bool) -> No
             {"lasts": HOUR, "cron": "0 2 * * *", "begins": datetime(2026, 11, 15, tzinfo=UTC)},
             "either start or cron",
         ),
-        ({"lasts": timedelta(0), "cron": "0 2 * * *"}, "longer than nothing"),
+        ({"lasts": timedelta(0), "cron": "0 2 * * *"}, "must be longer than 0 seconds"),
         ({"lasts": HOUR, "cron": "every night"}, "cron 'every night' is not understood"),
         ({"lasts": HOUR, "cron": "61 2 * * *"}, "is not understood"),
         (
