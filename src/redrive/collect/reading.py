@@ -154,7 +154,7 @@ class Reader:
         return (
             told.kind or (found.kind if knows else FailureKind.UNKNOWN),
             found.retryable if told.retryable is None else told.retryable,
-            told.rule or (found.rule if knows else f"no error information from {told.convention}"),
+            told.rule or (found.rule if knows else f"{told.convention} says no more"),
             told.retry_after or found.retry_after,
         )
 
