@@ -125,7 +125,7 @@ def whole(value: object) -> int:
     """A whole number of 64 bits, also as digits or as 3.0."""
     match value:
         case bool():
-            raise ValueError("not a whole number")
+            raise ValueError("not an integer")
         case int():
             number = value
         case str() if _NUMBER.fullmatch(value):
@@ -133,7 +133,7 @@ def whole(value: object) -> int:
         case float() if value.is_integer():
             number = int(value)
         case _:
-            raise ValueError("not a whole number")
+            raise ValueError("not an integer")
     if number not in _INT64:
         raise ValueError("too large a number")
     return number
