@@ -186,7 +186,7 @@ def _row(number: int, entry: Any) -> Convention:
             raise SettingsError(f"{where}: unknown key '{key:.40}'{use_instead(key, KEYS)}")
     for key in ("recognised_by", "fields"):
         if not entry.get(key):
-            raise SettingsError(f"{where}: needs '{key}': {KEYS[key]}")
+            raise SettingsError(f"{where}: missing '{key}': {KEYS[key]}")
     fields: dict[str, str | tuple[str, ...]] = {}
     forms: dict[str, str] = {}
     for fact, said in _table(where, "fields", entry).items():
@@ -235,7 +235,7 @@ def _text(where: str, key: str, value: Any) -> str:
 def _table(where: str, key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     value = entry.get(key, {})
     if not isinstance(value, dict):
-        raise SettingsError(f"{where}: '{key}' is {KEYS[key]}")
+        raise SettingsError(f"{where}: invalid '{key}': {KEYS[key]}")
     return value
 
 

@@ -101,8 +101,8 @@ def test_a_rescue_out_of_the_limits_is_refused(
 BAD_TEXTS = [
     ("a\x00b", "contains a NUL character"),
     ("a\ud800", "is not valid Unicode (a lone surrogate)"),
-    ("x" * (LONGEST_TEXT + 1), f"the limit is {LONGEST_TEXT}"),
-    ("ü" * (LONGEST_TEXT + 1), f"the limit is {LONGEST_TEXT}"),
+    ("x" * (LONGEST_TEXT + 1), f"has {LONGEST_TEXT + 1} characters; the limit is {LONGEST_TEXT}"),
+    ("ü" * (LONGEST_TEXT + 1), f"has {LONGEST_TEXT + 1} characters; the limit is {LONGEST_TEXT}"),
 ]
 
 
