@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _LEGAL: Final = frozenset((before, after) for (before, _), after in TABLE.items())
 _OPERATION: Final = "replay:"
-_NOT_SENT: Final = "sent back"  # how the detail of an attempt begins that ended a letter without a redrive
+_NOT_SENT: Final = "redriven"  # how the detail of an attempt begins that ended a letter without a redrive
 UNRESOLVED: Final = frozenset(
     {
         LetterState.PENDING,
