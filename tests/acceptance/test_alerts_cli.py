@@ -142,7 +142,7 @@ async def test_those_who_do_not_take_it_are_named_and_nobody_is_asked_twice(shop
     mail, chat = json.loads(done.stdout)
     assert (mail["name"], mail["kind"], mail["taken"], mail["error"]) == ("mail", "mail", True, None)
     assert (chat["name"], chat["taken"]) == ("chat", False)
-    assert chat["error"] == f"{address} has answered 503: no … today"
+    assert chat["error"] == f"{address} answered 503: no … today"
     assert chat["seconds"] >= 0
     assert len(hook.requests) == 1
     # And those who are not named hear nothing.

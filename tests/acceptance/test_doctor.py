@@ -319,7 +319,7 @@ async def test_letters_that_nobody_takes_are_told_and_are_no_fault(world: World)
     diagnosis = await world.diagnosis(ORDERS)
     [finding] = diagnosis.findings
     assert (finding.rule, finding.severity) == ("dlq-waiting", "info")
-    assert "3 dead letters lie in 'orders.dlq'" in finding.text
+    assert "3 dead letters are waiting in 'orders.dlq'" in finding.text
     assert diagnosis.healthy
     with world.channel() as channel:
         channel.basic_consume("orders.dlq", lambda *_: None)

@@ -68,7 +68,7 @@ _SWITCHES: Final = {
 
 @dataclass(frozen=True)
 class Features:
-    """Which extensions are on (B9). The arguments of one that is off are ignored, with a warning."""
+    """Which extensions are on. The arguments of one that is off are ignored, with a warning."""
 
     dlx: bool = True
     ttl: bool = True

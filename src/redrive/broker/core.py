@@ -1,7 +1,7 @@
 """What is the broker, without sockets, files and clocks?
 
 `Broker` holds the virtual hosts and users, and does what was left for later: deaths (so that dead-lettering never
-re-enters itself, B11), dispatch of what stands in line (once per turn, however much came in), timers and confirms. Its
+re-enters itself), dispatch of what stands in line (once per turn, however much came in), timers and confirms. Its
 owner calls `receive` of a session with octets, then `work`, and sends what the sessions in `talking` have to say. Times
 are milliseconds since 1970, and always come from the owner.
 
@@ -507,7 +507,7 @@ class Broker:
         )
 
     def unroutable(self, vhost: VHost, queue: Queue, reason: Reason, why: str, *, kept: bool) -> None:
-        """A dead letter had nowhere to go (B6)."""
+        """A dead letter had nowhere to go."""
         self.drops[reason] += 1
         fate = f"kept in {self.dead_letter_fallback}" if kept else "dropped"
         self.log.warning(

@@ -1,4 +1,4 @@
-"""How does the broker keep its promises over `kill -9`? (B8, A7)
+"""How does the broker keep its promises over `kill -9`?
 
 Everything durable that happens is appended to one log, in the order in which it happened: definitions (vhosts,
 queues, bindings, …) and messages tell one story, and recovery is reading it again. `records` knows how an event is

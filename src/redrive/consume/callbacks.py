@@ -1,4 +1,4 @@
-"""Who is called when a message was dead-lettered (D5)?
+"""Who is called when a message was dead-lettered?
 
 The rule: one callback that fails, hangs or is slow hurts neither another callback nor the consumer. Events are told
 in order, one after the other, beside the consumer; a plain function is called in a thread. Events that cannot be told

@@ -23,7 +23,7 @@ _LOGGER: Final = logging.getLogger("redrive.handler")
 
 
 class Asked(BaseException):
-    """The handler has said what is to become of its message (A8)."""
+    """The handler has said what is to become of its message."""
 
     def __init__(self, outcome: ManualDeadLetter | ManualGiveBack) -> None:
         super().__init__(outcome)
@@ -94,7 +94,7 @@ class Context:
 
     @property
     def correlation_id(self) -> str:
-        """The message's own correlation id; one that stays the same where it has none (A9)."""
+        """The message's own correlation id; one that stays the same where it has none."""
         if self._correlation_id is None:
             self._correlation_id = correlation_id_for(self._delivery)
         return self._correlation_id
@@ -148,5 +148,5 @@ class _Adapter(logging.LoggerAdapter[logging.Logger]):
 
 
 def correlation_id_for(delivery: Delivery) -> str:
-    """The message's own, or one that is made from its key and so the same at each delivery (A9)."""
+    """The message's own, or one that is made from its key and so the same at each delivery."""
     return own_correlation_id(delivery.message) or made_up_correlation_id(delivery.key)

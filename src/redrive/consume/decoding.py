@@ -4,7 +4,7 @@ By the type of the handler's parameter: `bytes`, `str` and `Message` are given a
 `msgspec.Struct`, a `TypedDict`, a list of these, or any other type that msgspec knows is read from JSON, or from
 MessagePack where the content type says so. A decoder of one's own is a function of the bytes or of the `Message`.
 
-The rule: whatever a decoder raises comes out as one `DecodeError`, which no retry can help (A4). It names the class of
+The rule: whatever a decoder raises comes out as one `DecodeError`, which no retry can help. It names the class of
 the error, the place in the message and the type that was expected there (`decode_errors`), and never quotes the error:
 the texts of decoders repeat what they could not read.
 """

@@ -193,7 +193,7 @@ class Pipe:
         return None if load is None else SystemState(load.cpu, load.memory)
 
     def _judge(self, job: Job, error: BaseException, count: int | None) -> Done | TryAgain:
-        """What follows from an error: another attempt here if that may help, else what the matrix says (A1)."""
+        """What follows from an error: another attempt here if that may help, else what the matrix says."""
         options = self._options
         failure, found = judged(
             error, at=self._clock.now(), classifier=self._classifier, redactor=self._redactor

@@ -6,7 +6,7 @@ without a worker, and goes before the line when its time has come; while many wa
 block nobody. What is given back or dead-lettered goes to `Settling`. The circuit breaker and troubled settling hold
 the workers, never the broker.
 
-The rules: a delivery is settled once, and never before its dead letter is durable (A6); when it stops, what runs may
+The rules: a delivery is settled once, and never before its dead letter is durable; when it stops, what runs may
 end within `shutdown_timeout` and everything else goes back to the source.
 """
 
@@ -80,7 +80,7 @@ class Runner:
         publish: Publish | None = None,
         crash_log: CrashLog | None = None,
     ) -> None:
-        """With `publish`, verdicts are sent for messages that are redrives (E5).
+        """With `publish`, verdicts are sent for messages that are redrives.
 
         `crash_log` is None where messages do not outlive the process.
         """

@@ -2,7 +2,7 @@
 
 Deliveries that are given back or dead-lettered are gathered and handed to the transport in batches. What the
 transport could not make durable stays unsettled and is tried again, with growing waits; `troubled` says so meanwhile,
-and the runner slows down (A6). A delivery whose connection is gone is dropped: it will come again.
+and the runner slows down. A delivery whose connection is gone is dropped: it will come again.
 """
 
 import asyncio

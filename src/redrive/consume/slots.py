@@ -1,4 +1,4 @@
-"""Where does a handler run, and who ends it when it takes too long (A5)?
+"""Where does a handler run, and who ends it when it takes too long?
 
 A runner has as many slots as its concurrency. A slot runs one call at a time: a coroutine on the event loop, a plain
 function in the slot's own thread. A call that begins or ends costs a number that is counted up, and no look at the

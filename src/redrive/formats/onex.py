@@ -1,4 +1,4 @@
-"""How does an ONEX service write a dead letter to Kafka, and what does such a record tell? (D1, D2)
+"""How does an ONEX service write a dead letter to Kafka, and what does such a record tell?
 
 The payload is a JSON object with the seven fields of the ONEX schema; thirteen headers repeat what brokers
 and filters look at. The schema holds the original message as text. Whatever text cannot hold travels in
@@ -8,7 +8,7 @@ The one rule: what `write` was given, `read` gives back bit for bit, and the pay
 under the schema. A message that cannot be restored exactly is not restored at all: `read` then says why.
 
 It does not know Kafka, clocks or how ids are made, and it hides nothing: a `Failure` is redacted where it is
-made (D4), once, so its text stands here as it is.
+made, once, so its text stands here as it is.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""How does redrive itself mark a dead letter that travels over a broker? (T12, A9)
+"""How does redrive itself mark a dead letter that travels over a broker? (T12)
 
 The body stays as it is; everything else is told in headers whose names begin with `redrive-`. Their values are
 text, whole numbers and booleans, so that AMQP carries them with their types and Kafka as text, and `read` takes
@@ -7,7 +7,7 @@ them from either.
 The one rule: what `write` was given, `read` gives back, and `strip` removes exactly what was added on the way.
 Only the texts of an error may be cut, so that a long stack is never why a dead letter cannot be written. Names
 that are not UTF-8 keep their octets by way of `surrogateescape`, as AMQP's own do. It does not know any broker,
-and it hides nothing: a `Failure` is redacted where it is made (D4).
+and it hides nothing: a `Failure` is redacted where it is made.
 """
 
 from collections.abc import Callable, Mapping
@@ -327,7 +327,7 @@ def strip(headers: Headers) -> Headers:
     """The headers without what redrive added on the way.
 
     `redrive-id`, `redrive-attempt`, `redrive-operation` and `x-replayed` stay: they belong to the message that was
-    redriven, and its next death is known by them (E5).
+    redriven, and its next death is known by them.
     """
     names = headers.by_name
     if _ADDED.issuperset(names):

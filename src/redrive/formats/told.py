@@ -94,7 +94,7 @@ def stripped(message: Message, table: Table = BUILT_IN) -> Message:
     """The message as it was before its death: without what redrive, RabbitMQ and other systems added to it.
 
     Of what was taken away, the time to live comes back, and so does the time at which it was sent, where somebody
-    tells it. `redrive-id` and its like stay, and so does `x-replayed`: they are how the next death is known (E5).
+    tells it. `redrive-id` and its like stay, and so does `x-replayed`: they are how the next death is known.
     """
     return _stripped(message, _marks(message, table))
 

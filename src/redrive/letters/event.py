@@ -28,7 +28,7 @@ class DeadLettered(msgspec.Struct, frozen=True, kw_only=True):
     durable: bool
     error: str | None = None  # why it is not durable; redacted
     error_stack: str | None = None  # its traceback; redacted
-    lost: bool = False  # not durable and settled all the same: the best-effort mode (A6)
+    lost: bool = False  # not durable and settled all the same: the best-effort mode
 
     @classmethod
     def of(

@@ -1,7 +1,7 @@
 """What went wrong, and which other failures are the same?
 
 `Failure` is the error as a value: text already redacted, class already decided by `rules.classify`.
-`fingerprint` puts failures with one cause under one name (H5): it looks at the error's type, at the frame
+`fingerprint` puts failures with one cause under one name: it looks at the error's type, at the frame
 of the user's own code nearest to the error, and at the text with everything removed that differs from one
 message to the next. It never looks at the message.
 """
@@ -17,7 +17,7 @@ import msgspec
 
 
 class FailureKind(StrEnum):
-    """What sort of failure it is: what the recovery worker chooses its strategy by (E4)."""
+    """What sort of failure it is: what the recovery worker chooses its strategy by."""
 
     TIMEOUT = "timeout"
     NETWORK = "network"
@@ -44,7 +44,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     at: datetime
     kind: FailureKind = FailureKind.UNKNOWN
     retryable: bool = True
-    rule: str | None = None  # the name of the rule that decided kind and retryable (A2)
+    rule: str | None = None  # the name of the rule that decided kind and retryable
     stack: str | None = None
     retry_after: timedelta | None = None  # how long whoever refused it asked to wait
     redacted: str | None = None  # the name of the `Redactor` that cleaned its texts, if one has

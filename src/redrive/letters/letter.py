@@ -5,7 +5,7 @@ store. `DeadLetter` is the head with everything else: the message bit-exact, whe
 wrong, and what was tried since. Both are values; only a store changes a letter, and by `lifecycle` alone.
 
 `letter_id` makes ids that repeat: the same message given up at the same place and time has the same id, so
-adding it twice, after a crash or a lost reply, changes nothing (A7).
+adding it twice, after a crash or a lost reply, changes nothing.
 """
 
 import re
@@ -83,7 +83,7 @@ class LetterHead(msgspec.Struct, frozen=True, kw_only=True):
     error_type: str
     error_text: str
     kind: FailureKind = FailureKind.UNKNOWN
-    group: str  # the failure's fingerprint (H5)
+    group: str  # the failure's fingerprint
     # how it is to be treated
     priority: int = 0
     tags: tuple[str, ...] = ()
@@ -102,7 +102,7 @@ class LetterHead(msgspec.Struct, frozen=True, kw_only=True):
     locked_by: str | None = None
     locked_at: datetime | None = None
     lease_until: datetime | None = None
-    sent_at: datetime | None = None  # redriven, its verdict is awaited (E5)
+    sent_at: datetime | None = None  # redriven, its verdict is awaited
     presumed: bool = False  # resolved by evidence that the message was taken, not by a verdict
     unconfirmed: bool = False  # redriven, and neither a verdict nor a death came in time
     waits_for: str | None = None  # due, but stopped by this gate, such as `breaker:orders`

@@ -1,6 +1,6 @@
 """Which states can a dead letter be in, and which step leads where?
 
-`TABLE` is the whole answer (E1): a pair that is not in it is an error, and an error changes nothing. Every
+`TABLE` is the whole answer: a pair that is not in it is an error, and an error changes nothing. Every
 store asks this table, the documentation's diagram is drawn from it, and no other file holds a second copy.
 """
 

@@ -16,7 +16,7 @@ import msgspec
 
 from redrive.letters.headers import EMPTY, Headers
 
-# Where producers put a correlation id when the broker's own property is empty (A9), in this order.
+# Where producers put a correlation id when the broker's own property is empty, in this order.
 CORRELATION_HEADERS: Final = (
     "correlation_id",
     "correlation-id",
@@ -98,7 +98,7 @@ def _consumer_named(text: str) -> ConsumerRef | None:
 
 
 def own_correlation_id(message: Message) -> str | None:
-    """The correlation id that the message carries, in its property or in its headers (A9)."""
+    """The correlation id that the message carries, in its property or in its headers."""
     if message.correlation_id:
         return message.correlation_id
     if not message.headers:
@@ -107,7 +107,7 @@ def own_correlation_id(message: Message) -> str | None:
 
 
 def made_up_correlation_id(key: str) -> str:
-    """An id for a message that has none, made of what names the message: the same whenever it is made (A9)."""
+    """An id for a message that has none, made of what names the message: the same whenever it is made."""
     octets = bytearray(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest())
     octets[6] = octets[6] & 0x0F | 0x50  # a UUID of version 5, written by hand: each dead letter needs one
     octets[8] = octets[8] & 0x3F | 0x80
@@ -116,7 +116,7 @@ def made_up_correlation_id(key: str) -> str:
 
 
 def correlation_id_of(message: Message) -> str:
-    """The message's own correlation id, from its property or its headers; a new one where it has none (A9).
+    """The message's own correlation id, from its property or its headers; a new one where it has none.
 
     A made-up id has to be kept with the message by whoever asked for it.
     """

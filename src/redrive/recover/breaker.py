@@ -1,4 +1,4 @@
-"""Would a redrive to this source only die again (E4, H10)?
+"""Would a redrive to this source only die again?
 
 One breaker per source, fed with what becomes of redrives: a verdict is a success, a second death a failure. Both are
 told by others, late or never. When it closes, `recovered` tells, so that those who waited can go at once.

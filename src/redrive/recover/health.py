@@ -1,4 +1,4 @@
-"""Is this a good moment to send letters back (E4)?
+"""Is this a good moment to send letters back?
 
 What the host says of CPU and memory. What cannot be measured is no reason to wait.
 """

@@ -1,4 +1,4 @@
-"""How long are letters kept, and where do they go then? (E8)
+"""How long are letters kept, and where do they go then?
 
     resolved   30 days, then deleted
     failed     90 days, then written to a cold file and archived

@@ -4,7 +4,7 @@ By an `Edit`, a value that can be kept, shown and repeated: a JSON Patch, a merg
 an expression, or several of these in order. `apply` gives the message it makes of another one; `edited_copy` gives the
 letter that carries it. The old letter stays as it was: a copy has an id of its own and names the one it comes from.
 
-The rule: the same edit of the same letter gives the same id, so doing it twice changes nothing (H6). An edit that
+The rule: the same edit of the same letter gives the same id, so doing it twice changes nothing. An edit that
 cannot be understood is a `SettingsError`, told before any letter is touched; one that does not fit a message is a
 `FormatError` for that message. This file knows no store and no broker.
 """

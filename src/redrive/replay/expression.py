@@ -7,7 +7,7 @@ the table of nodes below: what is not in the table does not exist. There are no 
 to Python's objects, and no calls but a few pure functions; a dot means a member of a JSON object and nothing else.
 
 The rule: the same expression on the same message gives the same message, in bounded time and memory. Text, nodes, depth
-and all that is built on the way have limits. It knows no clock: an edit that tells the time would not repeat (H6).
+and all that is built on the way have limits. It knows no clock: an edit that tells the time would not repeat.
 """
 
 import ast

@@ -37,7 +37,7 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     assume_success: bool = False  # canaries and steps of the ramp without a verdict do not stop the replay
     stop_at: float | None = 0.5  # stop when this share of those that are judged has died again
     judge_after: int = 5  # fewer than so many say nothing
-    skip_done: bool = False  # H7: leave out letters whose message another letter has resolved already
+    skip_done: bool = False  # skip letters whose message another letter has already resolved
     over_limit: bool = False  # send letters at the limit of redrives too: copies that a person has asked for
     health_check: bool = True
     verdict_timeout: timedelta = timedelta(hours=1)

@@ -2,7 +2,7 @@
 
 A pure state machine over the outcomes of the last tries: *closed*, everything may go; *open*, nothing may until the
 pause is over; *probing*, one try goes, and its outcome closes the breaker, or opens it again for twice as long. The
-consumer asks it before it runs a handler (H9), recovery before it sends a letter back (E4, H10). Each of them says
+consumer asks it before it runs a handler, recovery before it sends a letter back. Each of them says
 for itself when it opens.
 
 It does not know what is tried, nor clocks: `now` is passed in as a monotonic duration.

@@ -1,7 +1,7 @@
 """What sort of failure is this error, and is it worth another try?
 
 Three groups of rules are asked in order: the user's own, then what is certain (class, HTTP status, errno),
-then words in the text (A2). Each group looks at the error itself first and then at what it was raised `from`
+then words in the text. Each group looks at the error itself first and then at what it was raised `from`
 (and into an exception group). Only when none of them knows is it asked what was being handled when the error
 was raised without `from`: that is often an accident, so it never outweighs what the error says itself.
 One rule: an answer always comes, always names the rule that gave it, and no error can make this raise.

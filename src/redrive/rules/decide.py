@@ -1,6 +1,6 @@
 """The handler is done with a delivery: what becomes of the message?
 
-The decision matrix (A1), the same for every broker: a pure function from what happened and how often the
+The decision matrix, the same for every broker: a pure function from what happened and how often the
 message was delivered to one decision, which the consumer carries out. One rule: every outcome has exactly
 one decision. It does not know brokers, and it does not know why a failure is retryable (`classify`).
 """
@@ -25,7 +25,7 @@ class Reason(StrEnum):
     MAX_DELIVERY_COUNT_EXCEEDED = "MaxDeliveryCountExceeded"
 
 
-CUSTOM_REASON: Final = "CustomBusinessRule"  # what a handler gets that gives no reason of its own (A8)
+CUSTOM_REASON: Final = "CustomBusinessRule"  # what a handler gets that gives no reason of its own
 
 
 # --- what happened ---------------------------------------------------------------------------------------
@@ -40,21 +40,21 @@ class Succeeded(msgspec.Struct, frozen=True):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """The handler raised, ran out of time, or the message could not be decoded (A4)."""
+    """The handler raised, ran out of time, or the message could not be decoded."""
 
     classification: Classification
     text: str = ""  # redacted already; becomes the description
 
 
 class ManualDeadLetter(msgspec.Struct, frozen=True):
-    """The handler asked for the message to be dead-lettered (A8)."""
+    """The handler asked for the message to be dead-lettered."""
 
     reason: str = CUSTOM_REASON
     description: str = ""
 
 
 class ManualGiveBack(msgspec.Struct, frozen=True):
-    """The handler asked to see the message again (A8)."""
+    """The handler asked to see the message again."""
 
     after: timedelta | None = None
 
@@ -80,7 +80,7 @@ class GiveBack(msgspec.Struct, frozen=True):
 
 
 class DeadLetterIt(msgspec.Struct, frozen=True):
-    """Make a dead letter of it, and settle the message once that is durable (A6)."""
+    """Make a dead letter of it, and settle the message once that is durable."""
 
     reason: str
     description: str

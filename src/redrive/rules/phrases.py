@@ -1,6 +1,6 @@
 """Which words in an error's text mean what?
 
-The last thing looked at (A2). One rule: whole words only, in order, and the first group that fits wins. A
+The last thing looked at. One rule: whole words only, in order, and the first group that fits wins. A
 text is cut into lower-case words, so "NOT_FOUND", "NotFound" and "not found" are one phrase, and no phrase is
 ever found inside a word or a number. A status with HTTP around it ("HTTP 503") is read before any of these.
 The order carries meaning: "host not found" is a network fault and stands before "not found"; a timeout wins

@@ -1,6 +1,6 @@
 """How does an exception become a failure that may leave the process?
 
-Classified, its text and its stack redacted (D4): whoever makes a `Failure` of an exception makes it here.
+Classified, its text and its stack redacted: whoever makes a `Failure` of an exception makes it here.
 """
 
 from datetime import datetime

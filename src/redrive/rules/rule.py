@@ -20,7 +20,7 @@ from redrive.errors import SettingsError
 from redrive.letters.failure import FailureKind
 from redrive.rules.evidence import Evidence
 
-# Level one of retry: is it worth giving the message back within seconds? (A2; level two is `strategy`.)
+# Level one of retry: is it worth giving the message back within seconds? (Level two is `strategy`.)
 RETRYABLE: Final = frozenset(
     {
         FailureKind.NETWORK,

@@ -1,6 +1,6 @@
 """A message is dead: when, and how, is it sent back?
 
-Level two of retry, minutes to days (E4). The kind of failure chooses one of four strategies: soon, off-peak,
+Level two of retry, minutes to days. The kind of failure chooses one of four strategies: soon, off-peak,
 when the system is well again, or never without a person. One rule: a pure function of the letter's past, the
 time and the options; the worker carries the plan out. It does not know queues, breakers or CPUs: a worker
 measures them and asks `unmet_conditions`.

@@ -1,4 +1,4 @@
-"""Where do letters go that the database should not keep for ever? (E8)
+"""Where do letters go that the database should not keep for ever?
 
 Into files named `letters-YYYY-MM-DD-NNN.jsonl.zst`: compressed lines of JSON, one per letter, that a person can read
 with `zstd -dc` and that give back every byte, type and time. The first line says what the file is, the last one how

@@ -1,9 +1,9 @@
 """What is a bulk action, and what is a group of failures?
 
-An operation is a piece of work on many letters that outlives whoever runs it (H4): a frozen list of letters, an
+An operation is a piece of work on many letters that outlives whoever runs it: a frozen list of letters, an
 outcome for each of them, and one runner at a time. The list never changes, the first outcome of a letter stands,
-and an ending as done or cancelled is final: that is what makes a run that was cut off go on where it stood (E6).
-A group is what letters have in common that failed for the same cause (H5).
+and an ending as done or cancelled is final: that is what makes a run that was cut off go on where it stood.
+A group is what letters have in common that failed for the same cause.
 
 These are values and the decisions about them, as pure functions; stores carry them out and all decide alike. What
 an operation does to a letter, its outcomes' names and the meaning of its options are known to whoever runs it.

@@ -125,7 +125,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def dlq(self) -> str:
-        """Where its dead letters lie. A group has its own: what one gives up, another may have done (D1)."""
+        """Where its dead letters lie. A group has its own: what one gives up, another may have done."""
         return self.dead_letter_queue or f"{self.consumer_group or self.name}.dlq"
 
     @property
@@ -300,7 +300,7 @@ class Receiver(Protocol):
         ...
 
     async def dead_letter(self, deaths: Sequence[Death]) -> Outcomes:
-        """Make them dead letters; settled only once those are durable (A6)."""
+        """Make them dead letters; settled only once those are durable."""
         ...
 
     def resize(self, window: int) -> None:

@@ -28,7 +28,7 @@ class SendOptions(msgspec.Struct, frozen=True, kw_only=True):
     )
     target: str | None = None  # another queue or topic for all of them
     redirects: Mapping[str, str] = msgspec.field(default_factory=dict)
-    message_id: Literal["keep", "new"] = "keep"  # H7
+    message_id: Literal["keep", "new"] = "keep"
 
 
 def attempts_of(letter: DeadLetter) -> int:

@@ -1,7 +1,7 @@
 """How does a line of a program's log look, for people and for programs?
 
 For the command line, which owns its process; a library user configures logging in their own way and can take
-`JsonFormatter` alone. Both formatters redact what they write, whoever logged it (D4): a line of a library may hold
+`JsonFormatter` alone. Both formatters redact what they write, whoever logged it: a line of a library may hold
 the URL it failed to reach. Both escape what a terminal would act on or what would look like another log line: names
 come from clients, and those of users are logged before anybody has logged in.
 

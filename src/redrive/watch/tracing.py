@@ -1,6 +1,6 @@
 """Where was the time of a message spent, and what became of it, within the trace of whoever sent it?
 
-Spans by the names and attributes of seed 000 (G4), through OpenTelemetry's API. Three of them:
+Spans with documented names and attributes, through OpenTelemetry's API. Three of them:
 
 `MessageProcessingService.ProcessSingleMessage` is held open around each attempt of a handler. Its parent is the span
 whose context the message carries; a message without one begins a trace of its own.

@@ -119,9 +119,9 @@ async def test_the_end_is_told_with_what_became_of_each_failure() -> None:
     await world.settle(Resolve())
     await world.told()
     text = summary_in_words(world.story.summary(20, {"payments": 9}, {"orders": 2, "mail": 0}))
-    assert "was sent 9 payments" in text
+    assert "received 9 payments" in text
     assert "dependency down         1  1 resolved" in text
-    assert "started again: orders 2 times." in text
+    assert "restarted: orders 2 times." in text
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_numbers_that_no_edit_touches_keep_their_digits() -> None:
 @pytest.mark.parametrize(
     ("operation", "told"),
     [
-        ({"op": "test", "path": "/order", "value": 2}, "operation 1: the test of '/order' fails"),
+        ({"op": "test", "path": "/order", "value": 2}, "operation 1: the test of '/order' failed"),
         (
             {"op": "remove", "path": "/nothing"},
             "operation 1 (remove '/nothing') cannot be applied to the body",

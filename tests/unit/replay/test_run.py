@@ -110,7 +110,7 @@ async def test_replay_reports_letters_that_others_have_claimed_or_closed() -> No
     details = [item.detail for item in items]
     assert details[0].startswith("it is claimed by worker-1 and was not sent, lease until ")
     assert details[1] == "it was sent by worker-2 and is waiting for its verdict"
-    assert details[2] == "it is resolved already"
+    assert details[2] == "it is already resolved"
     assert details[3].startswith("it is failed")
 
 
@@ -217,7 +217,7 @@ async def test_a_canary_is_waited_for_and_stops_a_replay_whose_letters_die_again
         task = asyncio.create_task(ran(world, await started(world, options), progress=heard.append))
         done = await drive(world, task)
     assert done.state is OperationState.STOPPED
-    assert done.note == "5 of 5 died again"
+    assert done.note == "5 of 5 failed again"
     assert dict(done.outcomes) == {"sent": 5}
     assert heard[-1].died == 5
     assert world.collector.counts.replays == 5
@@ -447,7 +447,7 @@ async def test_ramp_without_canary_stops_when_too_many_die_again() -> None:
     async with world.consuming(Consumer(world, range(1, 200))):
         done = await drive(world, asyncio.create_task(ran(world, await started(world, options))))
     assert done.state is OperationState.STOPPED
-    assert done.note == "8 of 8 died again"
+    assert done.note == "8 of 8 failed again"
     assert dict(done.outcomes) == {"sent": 8}
 
 

@@ -22,7 +22,7 @@ sys.stdin.read()
 
 def test_a_second_one_is_told_which_process_it_met(tmp_path: Path) -> None:
     lock = ServeLock.take(tmp_path / "redrive.db")
-    with pytest.raises(StoreBusyError, match=rf"\(process {os.getpid()}\) runs on .*redrive\.db; stop it"):
+    with pytest.raises(StoreBusyError, match=rf"\(process {os.getpid()}\) is using .*redrive\.db; stop it"):
         ServeLock.take(tmp_path / "redrive.db")
     (tmp_path / "alias.db").symlink_to(tmp_path / "redrive.db")
     with pytest.raises(StoreBusyError, match=r"alias\.db"):

@@ -321,7 +321,9 @@ async def test_an_address_that_is_no_server_is_refused() -> None:
         "http://127.0.0.1:1/path",
         "http:127.0.0.1",
     ):
-        with pytest.raises(SettingsError, match=r"is no server; write http://127\.0\.0\.1:8642"):
+        with pytest.raises(
+            SettingsError, match=r"is not the URL of a server; write http://127\.0\.0\.1:8642"
+        ):
             await open_store(StoreOptions(url=url))
     with pytest.raises(StoreError, match="does not answer"):
         await open_store(StoreOptions(url="http://127.0.0.1:1"))

@@ -61,7 +61,7 @@ def test_a_lease_within_the_limits_is_fine(lease: timedelta) -> None:
 
 @pytest.mark.parametrize("lease", [timedelta(0), -TICK, LONGEST_LEASE + TICK, timedelta.max, timedelta.min])
 def test_a_lease_of_nothing_or_for_ever_is_refused(lease: timedelta) -> None:
-    refused(lambda: check_lease(lease), "is not between 0 and 30 days")
+    refused(lambda: check_lease(lease), "must be between 0 and 30 days")
 
 
 @pytest.mark.parametrize("limit", [1, 2, 1000])
@@ -101,8 +101,8 @@ def test_a_rescue_out_of_the_limits_is_refused(
 BAD_TEXTS = [
     ("a\x00b", "contains a NUL character"),
     ("a\ud800", "is not valid Unicode (a lone surrogate)"),
-    ("x" * (LONGEST_TEXT + 1), f"the limit is {LONGEST_TEXT}"),
-    ("ü" * (LONGEST_TEXT + 1), f"the limit is {LONGEST_TEXT}"),
+    ("x" * (LONGEST_TEXT + 1), f"has {LONGEST_TEXT + 1} characters; the limit is {LONGEST_TEXT}"),
+    ("ü" * (LONGEST_TEXT + 1), f"has {LONGEST_TEXT + 1} characters; the limit is {LONGEST_TEXT}"),
 ]
 
 

@@ -60,7 +60,9 @@ def test_a_version_that_no_memo_has_is_refused(version: int) -> None:
 
 
 def test_a_body_beyond_the_limit_is_refused() -> None:
-    refused(lambda: check_memo("alarm", bytes(LARGEST_BODY + 1), 0), "has 16777217 bytes; at most 16777216")
+    refused(
+        lambda: check_memo("alarm", bytes(LARGEST_BODY + 1), 0), "has 16777217 bytes; the limit is 16777216"
+    )
 
 
 # --- stores from before there were memos -----------------------------------------------------------------

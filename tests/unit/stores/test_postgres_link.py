@@ -140,7 +140,7 @@ async def test_a_newer_schema_is_refused_and_left_alone(postgres: Postgres) -> N
 
 async def test_a_schema_of_another_program_is_refused_and_left_alone(postgres: Postgres) -> None:
     postgres.psql("CREATE SCHEMA redrive; CREATE TABLE redrive.letters (mine int)")
-    assert "of another program" in await refused(postgres.url, StoreDamagedError)
+    assert "belongs to another program" in await refused(postgres.url, StoreDamagedError)
     assert postgres.psql("SELECT count(*) FROM pg_tables WHERE schemaname = 'redrive'") == "1"
 
 

@@ -69,7 +69,7 @@ def test_a_port_that_is_taken_is_said_so_in_one_line(registry: CollectorRegistry
 
 @pytest.mark.parametrize("port", [-1, 65536, "9100", 1.0, True])
 def test_a_port_that_is_none_is_refused(registry: CollectorRegistry, port: int) -> None:
-    with pytest.raises(SettingsError, match="the port for metrics must be a whole number from 0 to 65535"):
+    with pytest.raises(SettingsError, match="the port for metrics must be an integer from 0 to 65535"):
         serve_metrics(port, registry=registry)
 
 

@@ -84,5 +84,5 @@ def test_kinds_without_end_do_not_stay() -> None:
 
 @pytest.mark.parametrize("most", [0, -1, 1.5, True, "20"])
 def test_a_limit_that_is_none_is_refused(most: int) -> None:
-    with pytest.raises(SettingsError, match="lines per second must be a whole number from 1 up"):
+    with pytest.raises(SettingsError, match="lines per second must be an integer of at least 1"):
         Flood(most, Told(), ManualClock())

@@ -140,7 +140,9 @@ def test_reasons_that_handlers_make_up_are_bounded_too(metrics: Metrics, text: C
 
 def test_a_second_metrics_on_one_registry_is_refused_in_one_line(registry: CollectorRegistry) -> None:
     first = Metrics(registry)
-    with pytest.raises(SettingsError, match=r"^this Prometheus registry has .* registry of its own$"):
+    with pytest.raises(
+        SettingsError, match=r"^this Prometheus registry already has .* separate registry for each$"
+    ):
         Metrics(registry)
     first.close()
     Metrics(registry)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _LEGAL: Final = frozenset((before, after) for (before, _), after in TABLE.items())
 _OPERATION: Final = "replay:"
-_NOT_SENT: Final = "sent back"  # how the detail of an attempt begins that ended a letter without a redrive
+_NOT_SENT: Final = "redriven"  # how the detail of an attempt begins that ended a letter without a redrive
 UNRESOLVED: Final = frozenset(
     {
         LetterState.PENDING,
@@ -253,7 +253,7 @@ class Watch:
         ran = old.lease_until is not None and old.lease_until > now
         was_sent = old.sent_at is not None
         if verb in {"extend", "settle"}:
-            self.rule(old.claim_token in holds, f"{verb}: {name} was changed under a claim that is over")
+            self.rule(old.claim_token in holds, f"{verb}: {name} was changed by a worker whose claim is over")
             self.rule(
                 ran or (verb == "settle" and was_sent),
                 f"{verb}: {name} was changed after its lease had ended",

@@ -267,7 +267,7 @@ class Receiving(Ground):
         if transport.capabilities.delivery_count:
             assert highest > 3  # or it would never be known for what it is
         await receiver.close()
-        # A crash may leave a duplicate (A7), but one duplicate must not become two.
+        # A crash may leave a duplicate, but one duplicate must not become two.
         found = await self._all_that_comes(await transport.receiver(source))
         assert 1 <= len(found) <= 2
         assert len(keys | {delivery.key for delivery in found}) == 1

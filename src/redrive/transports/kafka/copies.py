@@ -1,7 +1,7 @@
 """Which record is the dead letter of a delivery?
 
 The record as it was, with its key, its value and its own headers, and beside them everything there is to tell
-(`formats.own`); or, on demand, the payload and headers of ONEX (`formats.onex`, D1). The rule: nothing that we add
+(`formats.own`); or, on demand, the payload and headers of ONEX (`formats.onex`). The rule: nothing that we add
 may be why a record cannot be kept. One that is too large for its topic is written again with less: first the long
 texts go, then the value, in whose stead the dead letter says where it lies.
 """

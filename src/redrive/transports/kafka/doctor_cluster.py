@@ -1,7 +1,7 @@
 """Does what is written survive the loss of a broker, and may this user do what it has to?
 
 The rules of `doctor` about copies, leaders and access lists. A dead letter counts as durable when all copies in sync
-have it (A6); these rules say how many that are.
+have it; these rules say how many that are.
 """
 
 from collections.abc import Iterator, Sequence

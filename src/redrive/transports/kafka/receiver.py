@@ -373,7 +373,7 @@ class KafkaReceiver:
         self._keep(delivery, early)
 
     async def dead_letter(self, deaths: Sequence[Death]) -> Outcomes:
-        """Make them dead letters; settled only once those are durable (A6)."""
+        """Make them dead letters; settled only once those are durable."""
         self._check_open()
         return await self._settler.dead_letter(self, deaths)
 

@@ -1,6 +1,6 @@
 """How does a message in memory come, and how is it settled?
 
-The sentences T1 to T13 and T19 of `transports.base`, a few lines each. The rule (A6): a dead letter is in its queue
+The sentences T1 to T13 and T19 of `transports.base`, a few lines each. The rule: a dead letter is in its queue
 before its message leaves the source.
 
 It does not know how queues keep their order; see `broker`.

@@ -33,7 +33,7 @@ def ways(found: Found, source: Source) -> Iterator[Finding]:
 def _way(found: Found, source: Source, exchange: str, fixed: str | None) -> Iterator[Finding]:
     subject = f"exchange {exchange or '(default)'}"
     if not found.has_exchange(exchange):
-        # Ours are not lost: they are published so that the broker has to say where they went (A6).
+        # Ours are not lost: they are published so that the broker has to say where they went.
         lost = (
             "every dead letter"
             if source.dead_letter == "native"

@@ -146,7 +146,7 @@ def seal_with(properties: bytes, user: str, marks: bytes) -> bytes | None:
 def seal_publication(properties: bytes, user: str, *, to_one: bool = False) -> bytes:
     """The raw properties of a new message: durable, and with no user id that the broker would refuse.
 
-    `to_one`: it goes to one queue, whoever else its producer once sent a copy to (H12).
+    `to_one`: it goes to one queue, whoever else its producer once sent a copy to.
     """
     owner = read_field(properties, "user_id")
     is_foreign = owner is not None and owner != user

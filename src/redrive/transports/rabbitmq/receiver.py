@@ -214,7 +214,7 @@ class RabbitReceiver:
         return await self._settler.release(releases)
 
     async def dead_letter(self, deaths: Sequence[Death]) -> Outcomes:
-        """Make them dead letters; settled only once those are durable (A6)."""
+        """Make them dead letters; settled only once those are durable."""
         self._check_open()
         return await self._settler.dead_letter(deaths)
 

@@ -1,6 +1,6 @@
 """How is a delivery released or given up without being lost?
 
-The one rule (A6): a copy is durable before the delivery it was made of is settled. What could not be made durable stays
+The one rule: a copy is durable before the delivery it was made of is settled. What could not be made durable stays
 unsettled, and the answer says why. Where the queue itself can do what is asked, it is simply told.
 
 It does not know how deliveries come.

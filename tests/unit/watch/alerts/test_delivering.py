@@ -171,7 +171,7 @@ async def test_a_server_in_trouble_is_tried_again_after_a_wait_that_grows(
     assert [(each.name, each.levelno) for each in caplog.records] == [("redrive.alerts", logging.WARNING)] * 2
     assert caplog.messages[1] == (
         "alert delivery failed notifier=chat occasion=raised incident=inc-1 attempt=2/10 retry_in=2.0s: "
-        f"{url} has answered 500"
+        f"{url} answered 500"
     )
 
 
@@ -207,7 +207,7 @@ async def test_what_is_refused_for_good_is_not_tried_again_and_the_next_one_is_s
     assert line.levelno == logging.ERROR
     assert line.getMessage() == (
         "alert not delivered notifier=chat occasion=raised incident=first attempts=1: "
-        f"{url} has answered 404: no_service"
+        f"{url} answered 404: no_service"
     )
 
 
@@ -518,7 +518,7 @@ def test_settings_that_cannot_work_are_refused() -> None:
         Delivering([Receiver(), Receiver()], clock=ManualClock())
     with pytest.raises(SettingsError, match="at least one attempt"):
         DeliverOptions(attempts=0)
-    with pytest.raises(SettingsError, match="room for two"):
+    with pytest.raises(SettingsError, match="at least two alerts"):
         DeliverOptions(line=1)
 
 

@@ -88,14 +88,17 @@ def test_a_rule_of_ones_own_is_one_more() -> None:
             {"name": "mine", "measure": "weather", "warning": 1, "message": "x"},
             "there is no measure 'weather'",
         ),
-        ({"name": "mine", "measure": "backlog", "message": "x"}, "needs a limit"),
+        ({"name": "mine", "measure": "backlog", "message": "x"}, "needs a threshold"),
         (
             {"name": "mine", "measure": "probe", "critical": 1, "message": "x"},
             "did you mean 'probe_failures'?",
         ),
         ({"name": "queue-size", "warning": 5}, "'queue-size' was renamed; did you mean 'dlq-depth'?"),
         ({"name": "service", "enabled": False}, "'service' was renamed; did you mean 'service-failed'?"),
-        ({"name": "dlq-depth", "warning": 5000}, "its warning has to come before its critical limit"),
+        (
+            {"name": "dlq-depth", "warning": 5000},
+            "its warning threshold must be reached before its critical threshold",
+        ),
     ],
 )
 def test_a_rule_that_cannot_be_made_is_refused(table: dict[str, Any], why: str) -> None:
@@ -277,7 +280,10 @@ def test_everybody_is_told_what_concerns_them(
 @pytest.mark.parametrize(
     ("table", "why"),
     [
-        ({"alert_rules": [{"name": "dlq-depth", "warning": 5000}]}, "its warning has to come before"),
+        (
+            {"alert_rules": [{"name": "dlq-depth", "warning": 5000}]},
+            "its warning threshold must be reached before",
+        ),
         ({"notifiers": [{"name": "chat", "type": "slack", "url": "env:CHAT_THAT_IS_NOT_SET"}]}, "is not set"),
         ({"maintenance_windows": [{"duration": "1h"}]}, "must have either start or cron"),
     ],

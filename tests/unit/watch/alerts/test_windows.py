@@ -67,8 +67,8 @@ def test_a_window_may_be_for_some_queues(queue: str | None, is_open: bool) -> No
             "either start or cron",
         ),
         ({"lasts": timedelta(0), "cron": "0 2 * * *"}, "must be longer than 0 seconds"),
-        ({"lasts": HOUR, "cron": "every night"}, "cron 'every night' is not understood"),
-        ({"lasts": HOUR, "cron": "61 2 * * *"}, "is not understood"),
+        ({"lasts": HOUR, "cron": "every night"}, "cron 'every night' is not valid"),
+        ({"lasts": HOUR, "cron": "61 2 * * *"}, "is not valid"),
         (
             {"lasts": HOUR, "cron": "0 2 * * *", "zone": "Mars/Base"},
             "time_zone 'Mars/Base' of a maintenance window is unknown",
