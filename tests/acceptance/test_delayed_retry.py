@@ -110,4 +110,4 @@ def test_delayed_retry_of_kafka_is_refused(redrive: Run) -> None:
     done = redrive(
         "provision", "--source", "orders", "--broker", "kafka://127.0.0.1:1", "--delayed-retry", "1s"
     )
-    assert (done.returncode, "only RabbitMQ has it" in done.stderr) == (2, True)
+    assert (done.returncode, "only RabbitMQ supports it" in done.stderr) == (2, True)

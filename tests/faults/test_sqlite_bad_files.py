@@ -210,7 +210,7 @@ def is_said_to_be_damaged(path: Path) -> bool:
 def test_a_whole_store_is_said_to_be_whole(store: Path) -> None:
     done = check(store)
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"is whole: {len(LETTERS)} letters" in done.stdout
+    assert f"no damage found, {len(LETTERS)} letters" in done.stdout
 
 
 @pytest.mark.parametrize("place", [0.25, 0.5, 0.75])
@@ -319,7 +319,7 @@ def test_looking_at_a_store_that_cannot_be_written_works_or_is_one_line(store: P
     with mode(store, 0o444):
         done = check(store, anybody=True)
     if done.returncode == 0:
-        assert f"is whole: {len(LETTERS)} letters" in done.stdout
+        assert f"no damage found, {len(LETTERS)} letters" in done.stdout
     else:
         one_line(done)
     assert_kept(store, LETTERS)

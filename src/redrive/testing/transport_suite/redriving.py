@@ -190,7 +190,7 @@ class Redriving(Ground):
     async def _make_consumed(self, transport: Transport, **fields: Any) -> Source:
         """A source, with a consumer group of its own where the broker has groups."""
         if transport.capabilities.broadcast:
-            fields.setdefault("group", f"shop-{token_hex(4)}")
+            fields.setdefault("consumer_group", f"shop-{token_hex(4)}")
         return await self.make_source(transport, **fields)
 
     async def _is_not_taken(self, transport: Transport, source: Source, sent: timedelta) -> None:

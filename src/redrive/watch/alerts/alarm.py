@@ -160,7 +160,9 @@ class Alarm:
 
     def _is_about_another_server(self, incident: Incident) -> bool:
         rule = self.rules.get(incident.rule)
-        return rule is not None and incident.server != self._server_of(rule) and incident.server is not None
+        if rule is None or MEASURES[rule.measure].scope is not Scope.SERVER:
+            return False
+        return incident.server != self._server
 
     def _look(self, book: Book, rule: AlertRule, one: Measured, now: datetime) -> Iterable[Alert]:
         key = self._key_of(rule, one)
