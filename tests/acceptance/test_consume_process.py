@@ -283,7 +283,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, source: str, says: st
 @pytest.mark.parametrize(
     ("source", "says", "line"),
     [
-        ("\nimport nowhere_to_be_found\n", "needs 'nowhere_to_be_found', which is not installed", 2),
+        ("\nimport nowhere_to_be_found\n", "imports 'nowhere_to_be_found', which is not installed", 2),
         ("def fail():\n    1 / 0\n\nfail()\n", "cannot be imported: ZeroDivisionError", 2),
         ("x = 1\nif x\n", "cannot be imported: SyntaxError", 2),
     ],

@@ -703,7 +703,7 @@ def on_a_screen(
         os.execve(
             sys.executable,
             [sys.executable, "-c", PROGRAM, *words],
-            {**shop.env, "TERM": "xterm", "COLUMNS": "160", **(env or {})},
+            {**shop.env, "TERM": "xterm", "COLUMNS": "160", "LINES": "200", **(env or {})},
         )
     seen, answered, end = b"", b"", time.monotonic() + 60
     while True:

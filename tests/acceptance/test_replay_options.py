@@ -267,7 +267,7 @@ def test_a_replay_stops_when_as_many_die_again_as_were_named(shop: Shop, tmp_pat
         with _consuming(tmp_path, server, [_number(letter) for letter in listed[:2]]):
             said = shop.fails(1, *_with_canaries(server, "--max-failure-rate", "40", "--json"))
         # Then the rest is left alone
-        assert "5 sent of 10, oldest first (2 of 5 died again)" in said
+        assert "5 sent of 10, oldest first (2 of 5 failed again)" in said
         (operation,) = shop.json("operations", "--server", server.http)
         assert operation["state"] == "stopped"
         assert f"continue with: redrive replay --resume {operation['id']}" in said

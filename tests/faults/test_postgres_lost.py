@@ -59,7 +59,7 @@ async def test_a_server_that_stays_away_is_one_clear_line_and_its_return_needs_n
     await store.add([a_letter()])
     await asyncio.to_thread(own_postgres.stop)
     for verb in (store.add(letters(2)), store.claim("w", broker=BROKER), store.page(), store.operations()):
-        with pytest.raises(StoreError, match=r"^postgresql://[^ ]+/postgres does not answer") as caught:
+        with pytest.raises(StoreError, match=r"^postgresql://[^ ]+/postgres is unreachable") as caught:
             await verb
         assert "\n" not in str(caught.value)
     await asyncio.to_thread(own_postgres.start)

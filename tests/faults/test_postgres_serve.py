@@ -118,5 +118,5 @@ async def test_the_command_line_works_on_a_database_and_never_shows_its_password
 def test_the_command_line_says_in_one_line_that_no_server_is_there(tmp_path: Path) -> None:
     done = redrive(tmp_path, "list", REDRIVE_STORE_URL="postgresql://bob:hunter2@127.0.0.1:1/shop")
     assert done.returncode == 3
-    assert done.stderr.startswith("redrive: postgresql://127.0.0.1:1/shop does not answer")
+    assert done.stderr.startswith("redrive: postgresql://127.0.0.1:1/shop is unreachable")
     assert done.stderr.count("\n") == 1

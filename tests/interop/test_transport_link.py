@@ -173,7 +173,7 @@ async def test_nobody_there_is_said_so() -> None:
 @pytest.mark.parametrize(
     ("first_words", "error", "says"),
     [
-        (b"", BrokerUnreachableError, "does not answer within 0.2 s"),
+        (b"", BrokerUnreachableError, "did not answer within 0.2 s"),
         (b"AMQP\x00\x01\x00\x00", Exception, "does not speak AMQP 0-9-1"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", Exception, "does not follow AMQP 0-9-1"),
     ],

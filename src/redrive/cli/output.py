@@ -37,8 +37,10 @@ def _key(name: str) -> str:
 
 
 def echo_paged(text: str) -> None:
-    """Print the text; on a terminal that is too small for it, through a pager."""
-    if not sys.stdout.isatty() or text.count("\n") + 1 < shutil.get_terminal_size().lines:
+    """Print the text; on a terminal that is too small for it, through a pager: `$PAGER`, or less if there is one."""
+    is_short = text.count("\n") + 1 < shutil.get_terminal_size().lines
+    has_pager = bool(os.environ.get("PAGER") or shutil.which("less"))
+    if is_short or not has_pager or not sys.stdout.isatty() or not sys.stdin.isatty():
         click.echo(text)
         return
     os.environ.setdefault("LESS", "-FRX")

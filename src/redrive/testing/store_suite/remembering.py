@@ -163,16 +163,17 @@ class Remembering(Ground):
     async def test_s33_names_that_no_memo_can_have_are_refused(self, store: Store, name: str) -> None:
         verbs: list[Any] = [store.recall(name), store.remember(name, b"", version=0)]
         for verb in verbs:
-            with pytest.raises(SettingsError, match="the memo's name") as caught:
+            with pytest.raises(SettingsError, match="the document name") as caught:
                 await verb
             assert "\n" not in str(caught.value)
 
     @pytest.mark.parametrize(
         ("body", "version", "says"),
         [
-            (bytes(LARGEST_BODY + 1), 1, "the memo has 16777217 bytes; at most 16777216 can be stored"),
-            (b"", -1, "a version of -1"), (b"", 2**63, "a version of 9223372036854775808"),
-            (b"", True, "a version of True"),
+            (bytes(LARGEST_BODY + 1), 1, "the document has 16777217 bytes; the limit is 16777216 bytes"),
+            (b"", -1, "version must be between 0 and 2^63, not -1"),
+            (b"", 2**63, "version must be between 0 and 2^63, not 9223372036854775808"),
+            (b"", True, "version must be between 0 and 2^63, not True"),
         ],
         ids=["large", "below 0", "beyond what databases count", "no number"],
     )  # fmt: skip
